@@ -35,19 +35,28 @@ static PLUGINS: &[&dyn Plugin] = &[
     cnimble_tuning::PLUGIN,
 ];
 
+/// What the doctor found on this node, as text and as JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Health {
     healthy: bool,
+    /// The number of attachments that live.
     living: usize,
     findings: Vec<Item>,
+    /// Why some namespaces could not be read, so that most orphans are in doubt.
     not_looked_at: Vec<String>,
+    /// The parts of living attachments that were not compared.
     not_checked: Vec<String>,
     warnings: Vec<String>,
+    /// Rules of other programs that decide about pods' packets, which are no fault.
     notes: Vec<String>,
     plugins: PluginFiles,
 }
 
+/// Looks at this node, and repairs what `--repair` and `--pods` allow.
+///
+/// The exit status is [`Exit::Left`] if a repair failed, otherwise [`Exit::Found`] unless the node is healthy after the
+/// repairs. A finding that was left alone for good counts as unhealthy, one that time clears doesn't.
 pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> Result<(), Report> {
     let what = "can't examine this node";
     must_be_root(what)?;
@@ -97,7 +106,7 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     })
 }
 
-/// Returns what an ADD that needs the cluster's store would meet, for each network with cluster-local.
+/// Returns the error that an ADD would meet now, for each network whose IPAM plugin needs the cluster's store.
 async fn store_faults(session: &Session) -> Vec<String> {
     let mut faults = Vec::new();
     for network in session.conf.list().map(|listing| listing.networks).unwrap_or_default() {
@@ -110,7 +119,8 @@ async fn store_faults(session: &Session) -> Vec<String> {
     faults
 }
 
-/// Creates the doctor. If no lease directory is given, it uses the usual ones and those of the networks.
+/// Creates the doctor. `given` are the lease directories to judge. If there are none, it takes the usual ones and those
+/// of the networks. `grace` is in seconds.
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
     let mut evidence = Evidence::new(session.invoker.cache().clone());
     evidence.grace = Duration::from_secs(grace);
@@ -126,7 +136,8 @@ pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Do
 }
 
 impl Health {
-    /// Says that nothing was found, as far as the doctor has looked. It says nothing of the network around the pods.
+    /// Returns the sentence that nothing is wrong, as far as the doctor has looked, or `None` if something is. The
+    /// sentence says nothing about the network around the pods.
     fn whole(&self) -> Option<&'static str> {
         let repaired = count(&self.findings, Outcome::Repaired);
         if self.findings.len() > repaired || !self.warnings.is_empty() || !self.plugins.is_well() {

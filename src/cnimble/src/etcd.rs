@@ -12,8 +12,11 @@ use cnimble_cni::list::ListEntry;
 use cnimble_cni::{Code, Error, NetworkList, json};
 use cnimble_leases::cluster::{self, PROGRAM};
 
+/// The IPAM plugin whose networks need the program.
 pub(super) const PLUGIN: &str = "cluster-local";
 
+/// Returns the first plugin of the list that has the IPAM plugin cluster-local, or `None` if the network needs no
+/// program.
 pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     list.plugins.iter().find(|plugin| {
         let kind = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
@@ -21,19 +24,20 @@ pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
     })
 }
 
-/// Returns the path of the program.
+/// Returns the path of the program in one of these directories.
 ///
 /// # Errors
-/// Fails if none of these directories has it.
+/// Fails with [`Code::DELEGATE`] if none has it.
 pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, Error> {
     let missing = || Error::new(Code::DELEGATE, format!("there is no program {PROGRAM} beside the plugins"));
     cluster::program(path).ok_or_else(missing)
 }
 
-/// Runs a task of the program to its end, and returns what it has printed.
+/// Runs a task of the program to its end, and returns what it has printed. `config` is the network's configuration.
 ///
 /// # Errors
-/// Fails with the error that the program has printed, and with code 11 if it can't be run or has printed none.
+/// Fails with the error that the program has printed. It fails with [`Code::DELEGATE`] if no directory has the program,
+/// and with [`Code::TRY_AGAIN_LATER`] if it can't be run or has failed without an error.
 pub(super) async fn answer<A: AsRef<std::ffi::OsStr>>(
     path: &[PathBuf],
     task: impl IntoIterator<Item = A>,
@@ -52,7 +56,7 @@ pub(super) async fn answer<A: AsRef<std::ffi::OsStr>>(
     }))
 }
 
-/// Asks the store what an ADD would meet that needs it.
+/// Asks the store whether an ADD that needs it would succeed now.
 ///
 /// # Errors
 /// Fails with the error of that ADD, and as [`answer`] does.
@@ -60,7 +64,8 @@ pub(super) async fn look(path: &[PathBuf], config: &str) -> Result<(), Error> {
     answer(path, ["look"], config).await.map(drop)
 }
 
-/// Passes the configuration of a network. The program is killed if the child is dropped.
+/// Starts the program, and writes the network's configuration to its stdin. The program is killed if the child is
+/// dropped.
 pub(super) async fn start<A: AsRef<std::ffi::OsStr>>(
     program: &Path,
     args: impl IntoIterator<Item = A>,
@@ -75,7 +80,7 @@ pub(super) async fn start<A: AsRef<std::ffi::OsStr>>(
     Ok(child)
 }
 
-/// Runs the program to its end, which takes some seconds.
+/// Runs the program to its end, and returns its output whether or not it has succeeded. This can take some seconds.
 pub(super) async fn run<A: AsRef<std::ffi::OsStr>>(
     program: &Path,
     args: impl IntoIterator<Item = A>,

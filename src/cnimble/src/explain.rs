@@ -10,6 +10,7 @@ use cnimble_lint::{Key, Page, Rule, nearest, network_keys, page, pages};
 use super::report::{Exit, Report};
 use super::{Session, print, print_json};
 
+/// The error codes of the specification and of these plugins: the code, its meaning, and what to do.
 const CODES: &[(Code, &str, &str)] = &[
     (
         Code::INCOMPATIBLE_VERSION,
@@ -111,6 +112,10 @@ const VARIABLES: &[(&str, &str)] = &[
     ("CNI_PATH", "The directories of plugins, with a colon between them."),
 ];
 
+/// Prints what a word means: an error code, a rule, a variable, a plugin or a key. One word can be a plugin and a key.
+///
+/// # Errors
+/// Fails with [`Exit::Usage`] for an unknown word.
 pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
     if let Ok(number) = word.parse::<u32>() {
         return code(session, number);
@@ -152,7 +157,7 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
     tell(session, &text, &object.into_iter().chain(list).collect())
 }
 
-/// Describes a plugin, with its keys.
+/// Returns the description of a plugin, with the paths of its keys.
 fn plugin_text(page: &Page) -> String {
     let mut text = format!("{}, a plugin: {}\n", page.name, page.about);
     for key in &page.keys {
@@ -161,6 +166,7 @@ fn plugin_text(page: &Page) -> String {
     text
 }
 
+/// Returns all words that can be explained, for completion. A word can appear more than once.
 pub(super) fn words() -> impl Iterator<Item = String> {
     let codes = CODES.iter().map(|(code, ..)| code.0.to_string());
     let rules = Rule::ALL.iter().map(|rule| rule.name().to_owned());
@@ -169,11 +175,13 @@ pub(super) fn words() -> impl Iterator<Item = String> {
     codes.chain(rules).chain(variables).chain(plugins).chain(all().map(|(_, key)| key.path.replace("[]", "")))
 }
 
-/// The sentences are from pages in Markdown.
+/// Prints the text, or the object with `--json`, without the marks of Markdown. The sentences are from the manual's
+/// pages.
 fn tell(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
     if session.json { print_json(&without_markdown_in(object)) } else { print(&without_markdown(text)) }
 }
 
+/// Returns the value with [`without_markdown`] applied to each string but the keys.
 fn without_markdown_in(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(without_markdown(text)),
@@ -185,14 +193,14 @@ fn without_markdown_in(value: &Value) -> Value {
     }
 }
 
-/// Takes the marks of code, of emphasis and of links away. An asterisk in code, as in `*.conflist`, stays.
+/// Removes the marks of code, of emphasis and of links. An asterisk in code, as in `*.conflist`, stays.
 fn without_markdown(text: &str) -> String {
     let text = without_links(text);
     let parts = text.split('`').enumerate();
     parts.map(|(at, part)| if at % 2 == 0 { part.replace('*', "") } else { part.to_owned() }).collect()
 }
 
-/// Keeps the words of a link, `[words](address)`.
+/// Replaces each link, `[words](address)`, with its words.
 fn without_links(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -207,6 +215,7 @@ fn without_links(text: &str) -> String {
     out + rest
 }
 
+/// Explains an error code.
 fn code(session: &Session, number: u32) -> Result<(), Report> {
     let Some((_, about, help)) = CODES.iter().find(|(code, ..)| code.0 == number) else {
         let why = match number {
@@ -219,16 +228,19 @@ fn code(session: &Session, number: u32) -> Result<(), Report> {
     tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object)
 }
 
-/// `None` stands for a key of any network.
+/// A key with the plugin that has it, or with `None` for a key of every network.
 type Found = (Option<&'static str>, &'static Key);
 
+/// Returns all keys, those of every network first.
 fn all() -> impl Iterator<Item = Found> {
     let of_plugins = pages().iter().flat_map(|page| page.keys.iter().map(move |key| (Some(page.name), key)));
     network_keys().iter().map(|key| (None, key)).chain(of_plugins)
 }
 
-/// Accepts `isGateway` or `ipam.ranges`, and `bridge.mtu` with the plugin in front, which may also be the plugin that
-/// names the owner of the key as its IPAM plugin.
+/// Returns the keys that a word names, or none.
+///
+/// It accepts `isGateway` or `ipam.ranges`, and `bridge.mtu` with a plugin in front. That may also be the plugin whose
+/// IPAM plugin has the key, as in `bridge.ipam.ranges`.
 fn keys(word: &str) -> Vec<Found> {
     // A capability is the name of a key of `runtimeConfig`.
     if let Some((_, capability)) = word.split_once("capabilities.") {
@@ -241,6 +253,8 @@ fn keys(word: &str) -> Vec<Found> {
     }
 }
 
+/// Returns the keys at a path, in any case and with or without `[]`. If there are none, it returns the keys below the
+/// path, and those whose paths end with it.
 fn keys_of(word: &str) -> Vec<Found> {
     let plain = |path: &str| path.replace("[]", "").to_ascii_lowercase();
     let wanted = plain(word);
@@ -273,6 +287,7 @@ fn keys_of(word: &str) -> Vec<Found> {
     found
 }
 
+/// Returns the description of a key. `owner` is `None` for a key of every network.
 fn shown(owner: Option<&str>, key: &Key) -> String {
     let mut text = format!("{} of {}: {}\n", key.path, owner.unwrap_or("any network"), key.about);
     for (name, value) in [("type", key.kind), ("default", key.default), ("example", key.example)] {
@@ -286,6 +301,7 @@ fn shown(owner: Option<&str>, key: &Key) -> String {
     text
 }
 
+/// Returns the error for an unknown word, with the most similar known one.
 fn unknown(word: &str) -> Report {
     let known = all().map(|(_, key)| key.path).chain(Rule::ALL.iter().map(|rule| rule.name()));
     let report = Report::because(

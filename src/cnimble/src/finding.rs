@@ -6,23 +6,28 @@ use cnimble_doctor::{Cure, Diagnosis, Finding, Kind, Repair, Subject};
 
 use super::style::{self, Paint};
 
+/// A finding with its outcome.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Item {
     #[serde(flatten)]
     brief: Brief,
     network: Option<String>,
+    /// Why the finding is left alone.
     doubt: Option<String>,
+    /// What a repair does.
     remedy: &'static str,
+    /// Why the repair failed.
     error: Option<String>,
+    /// What can repair the finding.
     #[serde(skip)]
     cure: Cure,
-    /// Left alone, and time alone doesn't change that.
+    /// There was a doubt at first sight, and time alone doesn't remove it.
     #[serde(skip)]
     is_lasting: bool,
 }
 
-/// `gc` shows this part of a finding.
+/// The part of a finding that `gc` prints.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Brief {
@@ -36,19 +41,25 @@ struct Brief {
     outcome: Outcome,
 }
 
+/// What happened to a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {
+    /// Nothing was done, because no repair was requested.
     Found,
+    /// Nothing was done, because repairs in pods were not requested.
     #[serde(rename = "found")]
     InPod,
+    /// A doubt forbids the repair.
     Left,
+    /// The repair succeeded.
     Repaired,
+    /// The repair failed.
     Failed,
 }
 
 impl Item {
-    /// `None` if no repair was requested.
+    /// Combines a finding with its repair, which is `None` if none was requested.
     fn new(finding: Finding, repair: Option<Repair>, diagnosis: &Diagnosis) -> Self {
         let cure = finding.cure();
         let is_lasting = finding.doubt.is_some() && !finding.passing;
@@ -74,19 +85,20 @@ impl Item {
         Item { brief, network, doubt, remedy: finding.remedy, error, cure, is_lasting }
     }
 
-    /// Returns the finding and why it is not repaired, if it was left alone.
+    /// Returns the finding and why it is not repaired, or `None` if it was not left alone.
     pub(super) fn left(&self) -> Option<String> {
         let Brief { kind, what, outcome, .. } = &self.brief;
         let doubt = self.doubt.as_ref().filter(|_| *outcome == Outcome::Left)?;
         Some(format!("{kind} {what}: {doubt}"))
     }
 
-    /// Returns the finding and the error, if its repair failed.
+    /// Returns the finding and the error, or `None` if no repair of it failed.
     pub(super) fn failure(&self) -> Option<String> {
         Some(format!("{}: {}", self.brief.what, self.error.as_ref()?))
     }
 
-    /// `planned` and `done` name the row of a remedy.
+    /// Returns the finding as text. `planned` names the row of a remedy that was not applied, and `done` of one that
+    /// was.
     pub(super) fn text(&self, planned: &'static str, done: &'static str, paint: Paint) -> String {
         let Brief { kind, what, container_id, ifname, pod, why, outcome } = &self.brief;
         let owner = owner(self.network.as_ref(), container_id.as_ref(), ifname.as_ref(), pod.as_ref());
@@ -103,23 +115,26 @@ impl Item {
     }
 }
 
-/// Without repairs nothing was requested.
+/// Takes the findings out of the diagnosis, and combines each with its repair. The repairs have the order of the
+/// findings; `None` says that none were requested.
 pub(super) fn items(diagnosis: &mut Diagnosis, repairs: Option<Vec<Repair>>) -> Vec<Item> {
     let findings = std::mem::take(&mut diagnosis.findings);
     let repairs = repairs.into_iter().flatten().map(Some).chain(std::iter::repeat_with(|| None));
     findings.into_iter().zip(repairs).map(|(finding, repair)| Item::new(finding, repair, diagnosis)).collect()
 }
 
+/// Counts the findings with this outcome.
 pub(super) fn count(items: &[Item], outcome: Outcome) -> usize {
     items.iter().filter(|item| item.brief.outcome == outcome).count()
 }
 
-/// Counts what is left alone for good.
+/// Counts the findings that were left alone and that time alone doesn't clear.
 pub(super) fn count_lasting(items: &[Item]) -> usize {
     items.iter().filter(|item| item.is_lasting && item.brief.outcome == Outcome::Left).count()
 }
 
-/// Says how many were found, and what repairs how many of them.
+/// Returns how many findings nothing was done about, and which options repair how many of them. It returns `None` if
+/// there are none. Findings in pods that a repair skipped don't count.
 pub(super) fn found(items: &[Item]) -> Option<String> {
     let by = |cure| items.iter().filter(|of| of.brief.outcome == Outcome::Found && of.cure == cure).count();
     let (host, pod, runtime) = (by(Cure::Host), by(Cure::Pod), by(Cure::Runtime));
@@ -146,11 +161,12 @@ pub(super) fn briefs<S: Serializer>(items: &[Item], serializer: S) -> Result<S::
     serializer.collect_seq(items.iter().map(|item| &item.brief))
 }
 
+/// Returns the known parts of a subject as text. It is empty if none is known.
 pub(super) fn describe(subject: &Subject) -> String {
     owner(subject.network.as_ref(), subject.container_id.as_ref(), subject.ifname.as_ref(), None)
 }
 
-/// The name of the pod replaces the container ID if it is known.
+/// Returns the known parts of an owner as text. The name of the pod replaces the container ID if it is known.
 fn owner(
     network: Option<&String>,
     container_id: Option<&String>,

@@ -16,6 +16,7 @@ use super::output::{View, note};
 use super::report::{Exit, Report, fail_with};
 use super::style::Paint;
 
+/// The outcome of `gc --cri`, as text and as JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Cleaned {
@@ -26,12 +27,16 @@ struct Cleaned {
     findings: Vec<Item>,
     cleaned_up: usize,
     left_alone: usize,
+    /// Always false. The same field is in the output of the other form of `gc`.
     #[serde(rename = "disableGC")]
     disable_gc: bool,
+    /// The user has confirmed the removal with `--yes`.
     #[serde(skip)]
     asked: bool,
 }
 
+/// Finds the dead attachments of a network, and removes them with `--yes`. It fails with [`Exit::Left`] if a removal
+/// failed.
 pub(super) async fn gc(
     session: &Session,
     given: &Gc,
@@ -66,7 +71,10 @@ pub(super) async fn gc(
     fail_with((failed > 0).then_some(Exit::Left))
 }
 
-/// Returns the findings that are dead in both looks, and the number of doubtful ones.
+/// Returns a diagnosis with only the findings that both looks agree about, and the number of doubtful ones in the last
+/// look.
+///
+/// If the first look finds nothing there is no second. `grace` is the time between them in seconds.
 async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagnosis, usize), cni::Error> {
     let mut first = doctor.look_at(network)?;
     let doubtful = |findings: &[Finding]| findings.iter().filter(|of| of.doubt.is_some()).count();

@@ -17,6 +17,10 @@ use super::report::{Exit, Report, fail_with, must_be_root};
 use super::style::{self, Paint};
 use super::{Session, args, doctor, lint, run};
 
+/// Converts the rules of living pods to the form of the Go plugins, or lists with no `--yes` what it would convert.
+///
+/// With `--yes` it refuses to begin while pods of `cnimble pod` or `cnimble run` are recorded, unless `--force` is
+/// given. It fails with [`Exit::Left`] if something can't be converted, except with both `--yes` and `--force`.
 pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver) -> Result<(), Report> {
     let what = "can't hand this node over";
     must_be_root(what)?;
@@ -59,7 +63,7 @@ pub(super) async fn hand_over(session: &Session, given: &args::doctor::HandOver)
     fail_with(is_incomplete.then_some(Exit::Left))
 }
 
-/// Reads the networks' files. An unreadable one doesn't stop the way back.
+/// Reads the networks' files. An unreadable one is logged and left out, because it must not prevent the conversion.
 fn networks(conf: &ConfDir) -> Vec<Document> {
     let files = conf.files(&["conflist", "conf", "json"]).unwrap_or_else(|err| {
         log::warn!("{err}; options that stop working are not listed");
@@ -75,7 +79,7 @@ fn networks(conf: &ConfDir) -> Vec<Document> {
     files.iter().filter_map(read).collect()
 }
 
-/// Counts the pods of `cnimble pod` and `cnimble run`.
+/// Counts the recorded pods of `cnimble pod` and `cnimble run`. A directory that can't be read counts as empty.
 fn records(state_dir: &Path) -> usize {
     let list = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_record = |path: &Path| {
@@ -87,7 +91,7 @@ fn records(state_dir: &Path) -> usize {
         .count()
 }
 
-/// The outcome, the number of pods of `cnimble pod` and `cnimble run` on record, and the networks' files.
+/// The outcome, the number of recorded pods of `cnimble pod` and `cnimble run`, and the networks' files.
 struct HandedOver {
     outcome: Outcome,
     records: usize,
@@ -95,7 +99,7 @@ struct HandedOver {
 }
 
 impl HandedOver {
-    /// Returns each network with the parts of it that stop working.
+    /// Returns each network that loses something with the Go plugins, and the parts of it that stop working.
     fn lost(&self) -> impl Iterator<Item = (&Document, Vec<Lost>)> {
         let lost = self.networks.iter().map(|network| (network, lost_with_go(network)));
         lost.filter(|(_, lost)| !lost.is_empty())

@@ -1,4 +1,4 @@
-//! `init`: writes a network's file for a purpose, after a check.
+//! `init`: writes a network's file for a purpose, after a check of the configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,18 @@ use super::lint::host;
 use super::report::{Exit, Report, usage};
 use super::{Session, network, print};
 
-/// A runtime that knows only `cniVersion` (podman 4, libcni before 1.1) takes this one.
+/// The version for a runtime that knows only `cniVersion`, as podman 4 and libcni before 1.1 do.
 const VERSION: &str = "1.0.0";
-/// A newer runtime takes the highest of these, and has STATUS and GC by it (specification 1.1.0, section 1).
+/// The versions for a newer runtime. It takes the highest of these that it knows, which decides whether it calls STATUS
+/// and GC (specification 1.1.0, section 1).
 const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
 /// The only directory that k3s reads.
 const K3S_DIR: &str = "/var/lib/rancher/k3s/agent/etc/cni/net.d";
 
+/// Writes the file of a new network, or only prints it with `--dry-run`. It never overwrites a file.
+///
+/// # Errors
+/// Fails if the directory has a network of this name, and if the configuration has a fault or overlaps another network.
 pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
     network::must_be_name(&given.name)?;
     let dir = match given.purpose {
@@ -58,15 +63,18 @@ pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
     )
 }
 
+/// Returns the error for a configuration that can't be made.
 fn failed(given: &Init) -> Report {
     Report::new(Exit::Config, format!("network {} is not made", given.name))
 }
 
+/// Returns the error for a failure to read the host or to write the file.
 fn unwritten(given: &Init) -> Report {
     Report::new(Exit::Files, format!("network {} is not made", given.name))
 }
 
-/// Runtimes take the first file of the directory as the default network.
+/// Returns the number in front of the file's name. Runtimes take the first file of the directory as the default
+/// network.
 fn order(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Containerd | Purpose::K3s => "10",
@@ -75,13 +83,14 @@ fn order(purpose: Purpose) -> &'static str {
     }
 }
 
-/// Returns the readable networks. `validate` reports the others.
+/// Returns the networks of a directory. Files that don't parse are left out, because `validate` reports them.
 fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
     let files = super::lint::files::in_directory(dir)?;
     Ok(files.into_iter().filter_map(|file| Document::parse(file).ok()).collect())
 }
 
-/// Takes the first unused /24 from 10.89.0.0 on. podman's own network is 10.88.0.0/16, and has no file at first.
+/// Returns the configuration with the first unused /24 from 10.89.0.0 on. It skips 10.88.0.0/16, the subnet of podman's
+/// own network, which has no file at first.
 fn free(given: &Init, path: &Path, networks: &[Document], host: &Host) -> Result<Document, Report> {
     for second in 89..96_u8 {
         for third in 0..=255_u8 {
@@ -102,13 +111,14 @@ fn parsed(path: &Path, text: String) -> Result<Document, Report> {
         .map_err(|failed| Report::new(Exit::Config, failed.1.message))
 }
 
+/// Returns what the network shares with the other networks or with the host's routes.
 fn overlaps(document: &Document, networks: &[Document], host: &Host) -> Vec<Finding> {
     let mut found = lint::together(document, networks);
     found.extend(lint::on_host(document, host));
     found
 }
 
-/// Parses and checks the requested configuration.
+/// Parses the configuration, and fails if a check finds more than a note.
 fn checked(
     given: &Init,
     path: &Path,
@@ -126,7 +136,7 @@ fn checked(
     Err(found.iter().fold(failed(given), |report, finding| report.row("why", &finding.message)))
 }
 
-/// Keys with a leading `_` are explanations, which plugins don't read.
+/// Returns the text of the file. Keys with a leading `_` are explanations, which plugins don't read.
 fn text(given: &Init, subnet: Option<IpNetwork>) -> Result<String, Report> {
     let portmap = || json!({"type": "portmap", "capabilities": {"portMappings": true}});
     let bandwidth = || json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
@@ -215,6 +225,7 @@ impl Serialize for InOrder<'_> {
     }
 }
 
+/// Returns `br-` with the network's name, or with a hash of it if that is no valid name for an interface.
 fn bridge_name(network: &str) -> String {
     let name = format!("br-{network}");
     match names::interface_problem(&name) {
@@ -223,7 +234,7 @@ fn bridge_name(network: &str) -> String {
     }
 }
 
-/// Returns the named interface, or else that of the default route.
+/// Returns the interface that `--master` names, or else that of the default route. It fails if there is neither.
 fn master(given: &Init) -> Result<String, Report> {
     if let Some(master) = &given.master {
         return Ok(master.clone());
@@ -242,7 +253,7 @@ fn master(given: &Init) -> Result<String, Report> {
     }
 }
 
-/// Writes atomically. Never overwrites an existing file.
+/// Writes a file atomically, and creates its directory. It fails if the file exists.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;

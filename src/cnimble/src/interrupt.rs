@@ -9,6 +9,7 @@ use cnimble_runtime::Error;
 
 use super::report::{Exit, Report};
 
+/// SIGHUP, SIGINT and SIGTERM, which no longer end the process.
 pub(super) struct Signals {
     hangup: Signal,
     interrupt: Signal,
@@ -16,7 +17,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Afterwards no signal ends the process directly.
+    /// Begins to listen. From then on none of the three signals ends the process directly, even after this value is
+    /// dropped.
     pub(super) fn listen() -> Result<Self, Report> {
         let listen =
             |kind| signal(kind).map_err(|err| Report::because(Exit::Files, "can't listen for signals", err));
@@ -27,7 +29,8 @@ impl Signals {
         })
     }
 
-    /// Returns the exit status for a stop by the next signal. [`Exit::HungUp`] asks a service to reload.
+    /// Waits for a signal, and returns the exit status for a stop by it. A service takes [`Exit::HungUp`] as a request
+    /// to reload.
     pub(super) async fn next(&mut self) -> Exit {
         tokio::select! {
             _ = self.hangup.recv() => Exit::HungUp,
@@ -37,7 +40,10 @@ impl Signals {
     }
 }
 
-/// A signal drops `work`, which ends the running plugin.
+/// Waits for `work`, or until a signal arrives. A signal drops `work`, which ends a running plugin, and its exit status
+/// is the error.
+///
+/// If the process can't listen for signals, the work runs without.
 pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let Ok(mut signals) = Signals::listen() else { return Ok(work.await) };
     tokio::select! {
@@ -46,7 +52,8 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T,
     }
 }
 
-/// Waits for work that reads this node. Converts failures and interruptions into a report.
+/// Waits for work that only reads this node. A failure becomes a report with [`Exit::Files`], and a signal one that
+/// says so.
 pub(super) async fn look<T, E: Display>(
     what: &str,
     work: impl Future<Output = Result<T, E>>,
@@ -57,11 +64,13 @@ pub(super) async fn look<T, E: Display>(
     }
 }
 
+/// Returns the report of an interruption. `what` is what could not be done.
 pub(super) fn stopped(exit: Exit, what: &str) -> Report {
     Report::because(exit, what, "interrupted").hint("run it again")
 }
 
-/// Converts failures and interruptions into a report.
+/// Converts the outcome of [`interruptible`] work. A plugin's error and an interruption become reports that begin with
+/// `what`.
 pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
     match outcome {
         Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),

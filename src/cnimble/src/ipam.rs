@@ -1,4 +1,4 @@
-//! `ipam`: a program that speaks to the store does the work.
+//! `ipam`: runs the program that speaks to the store, for networks with the IPAM plugin cluster-local.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -15,6 +15,7 @@ use super::output::View;
 use super::report::{Exit, Report};
 use super::style::{Paint, table};
 
+/// Sets up a network in etcd, lists its blocks, or releases the addresses of a node.
 pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> {
     match &given.task {
         Task::Init { network: Network { network }, new, recover } => {
@@ -60,14 +61,19 @@ impl View for Blocks {
     }
 }
 
-/// The program prints milliseconds since 1970.
+/// Returns the time at which addresses become free, in RFC 3339. It is empty without one. The program prints
+/// milliseconds since 1970.
 fn free(answer: &Value) -> String {
     let Some(unix) = answer.get("freeAt").and_then(Value::as_u64) else { return String::new() };
     let time = i64::try_from(unix).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| unix.to_string(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// Runs the program with the network's configuration and returns its answer.
+/// Runs the program with the network's configuration, and returns the JSON that it prints. An answer that is no JSON
+/// becomes null.
+///
+/// # Errors
+/// Fails if the network doesn't use cluster-local, if there is no program, and with the program's own error.
 async fn ask(
     session: &Session,
     network: &str,

@@ -10,10 +10,11 @@ use super::args::config::{Completions, Shell};
 use super::print;
 use super::report::Report;
 
-/// The completion script sets this variable.
+/// The variable that the completion script sets when it runs this program for an answer.
 const VARIABLE: &str = "CNIMBLE_COMPLETE";
 
-/// Returns `None` if the shell requests no completions.
+/// Answers the completion script of a shell, and returns the exit status. It returns `None` if this run is no request
+/// of such a script.
 pub(super) fn answer() -> Option<ExitCode> {
     let here = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(Cli::command).var(VARIABLE);
@@ -24,6 +25,7 @@ pub(super) fn answer() -> Option<ExitCode> {
     }
 }
 
+/// Prints the completion script of a shell.
 pub(super) fn completions(given: &Completions) -> Result<(), Report> {
     let mut out = Vec::new();
     let shells = Shells::builtins();

@@ -15,9 +15,11 @@ use super::output::View;
 use super::report::{Exit, Report};
 use super::style::{Paint, table};
 
-/// The directory may contain other programs.
+/// The time for a plugin to report its versions. It is short, as the directory may contain programs that never end.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// Lists the installed plugins with the versions that each reports. It runs the programs in the plugins' directories
+/// with VERSION, and fails if there are none.
 pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     let path = session.invoker.path();
     let found = all_plugins(&harmless(path));
@@ -40,6 +42,7 @@ pub(super) async fn plugins(session: &Session) -> Result<(), Report> {
     session.show(&Plugins(answers.into_iter().map(Plugin::new).collect()))
 }
 
+/// The programs that were asked.
 #[derive(Serialize)]
 struct Plugins(Vec<Plugin>);
 
@@ -50,6 +53,7 @@ struct Plugin {
     path: PathBuf,
     #[serde(flatten)]
     answer: Answer,
+    /// The cell of the table for the answer.
     #[serde(skip)]
     words: String,
 }
@@ -85,7 +89,8 @@ impl View for Plugins {
     }
 }
 
-/// Leaves out directories of ordinary programs, where no program may be run to find plugins: /usr/sbin has poweroff.
+/// Returns the directories but those of ordinary programs, and logs the others. No program there may be run to find
+/// plugins: /usr/sbin has poweroff.
 fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     const ORDINARY: [&str; 6] =
         ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
@@ -101,7 +106,7 @@ fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     harmless.into_iter().cloned().collect()
 }
 
-/// Formats consecutive versions as `0.1.0 to 1.1.0`, or else all of them.
+/// Returns the versions as text. Three or more consecutive ones become `0.1.0 to 1.1.0`.
 fn span(supported: &[String]) -> String {
     let known: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
     match (supported.first(), supported.last()) {
@@ -114,6 +119,8 @@ fn span(supported: &[String]) -> String {
     }
 }
 
+/// Lists the networks of the configuration directory. It fails if there is none, and after the list if a file is
+/// unusable.
 pub(super) fn networks(session: &Session) -> Result<(), Report> {
     let what = "can't list the networks";
     let listing = session.conf.list().map_err(|err| Report::conf(what, &err))?;

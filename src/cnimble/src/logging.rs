@@ -13,6 +13,7 @@ use super::plain;
 use super::report::{Report, usage};
 use super::run::progress;
 
+/// Writes each record as one line.
 struct Stderr {
     format: LogFormat,
 }
@@ -34,6 +35,7 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
+/// Returns a record as text. Control characters are escaped, as a message can contain untrusted names.
 fn text(record: &Record<'_>) -> String {
     let over = progress::before_line();
     // A plugin's message can have several lines. The indent distinguishes them from lines of the log.
@@ -44,6 +46,7 @@ fn text(record: &Record<'_>) -> String {
     }
 }
 
+/// Returns a record as a line of JSON with its fields.
 fn json(record: &Record<'_>) -> String {
     let mut object = Map::new();
     object.insert("time".into(), jiff::Timestamp::now().to_string().into());
@@ -57,6 +60,7 @@ fn json(record: &Record<'_>) -> String {
     line
 }
 
+/// Copies the fields of a record. A field with the name of an earlier one replaces it.
 struct Fields<'a>(&'a mut Map<String, serde_json::Value>);
 
 impl<'kvs> VisitSource<'kvs> for Fields<'_> {
@@ -72,7 +76,10 @@ impl<'kvs> VisitSource<'kvs> for Fields<'_> {
     }
 }
 
-/// `CNIMBLE_LOG` overrides the level `usual`.
+/// Starts logging at the level `usual`, which `CNIMBLE_LOG` overrides.
+///
+/// # Errors
+/// Fails with a usage error if the variable names no level.
 pub(super) fn init(format: LogFormat, usual: LevelFilter) -> Result<(), Report> {
     let given = std::env::var_os("CNIMBLE_LOG").filter(|text| !text.is_empty());
     let level = given.map_or(Ok(usual), |text| {

@@ -1,4 +1,4 @@
-//! `ls`: lists attachments, by the names that people know.
+//! `ls`: lists attachments with the names of their pods.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,6 +22,10 @@ use super::{Session, network, print};
 
 const WHAT: &str = "can't list the attachments";
 
+/// Lists the attachments of all networks, or of the given one.
+///
+/// # Errors
+/// Fails if the given network is neither configured nor in use.
 pub(super) fn ls(session: &Session, given: &Ls) -> Result<(), Report> {
     let notes = Notes { names: names(given.cri.as_deref())?, problems: Vec::new() };
     let tree = tree::read(session, &notes)?;
@@ -46,7 +50,7 @@ pub(super) fn ls(session: &Session, given: &Ls) -> Result<(), Report> {
     session.show(&Listing { attachments, is_wide, has_headings: !given.no_headers })
 }
 
-/// Returns the runtime's names of its pods, by container ID.
+/// Returns the names of the runtime's pods by container ID. It is empty without a socket.
 fn names(socket: Option<&OsStr>) -> Result<std::collections::BTreeMap<String, String>, Report> {
     let Some(socket) = socket else { return Ok(Default::default()) };
     let sandboxes = evidence::runtime(socket, WHAT)?.sandboxes();
@@ -84,14 +88,18 @@ pub(super) struct Attached {
     problem: Option<String>,
 }
 
-/// Returns the attachments of the chosen networks, sorted by pod, network and interface.
+/// Returns the attachments of the chosen networks, sorted by pod, network and interface. If several caches have an
+/// entry for one attachment, the first cache counts.
+///
+/// # Errors
+/// Fails if a cache can't be listed.
 pub(super) fn attachments(
     tree: &Tree,
     is_chosen: impl Fn(&&Network) -> bool,
     caches: &[Cache],
 ) -> Result<Vec<Attached>, String> {
     let mut entries: HashMap<(String, String, String), (&Cache, Entry)> = HashMap::new();
-    // Of two entries for one attachment the first counts.
+    // // An entry of an earlier cache replaces that of a later one.
     for cache in caches.iter().rev() {
         for entry in cache.list().map_err(|err| err.to_string())? {
             let key = (entry.network.clone(), entry.container_id.clone(), entry.ifname.clone());
@@ -109,6 +117,7 @@ pub(super) fn attachments(
     Ok(found)
 }
 
+/// Combines what the tree and the cache entry, if there is one, know about an attachment.
 fn attached(network: &Network, pod: &Pod, entry: Option<&(&Cache, Entry)>) -> Attached {
     Attached {
         pod: pod.title().to_owned(),
@@ -128,7 +137,8 @@ fn attached(network: &Network, pod: &Pod, entry: Option<&(&Cache, Entry)>) -> At
     }
 }
 
-/// The file of the record is written once, when ADD has succeeded.
+/// Returns when the ADD succeeded, in seconds since 1970. This is when the cache's file was written, which happens
+/// once. It returns `None` if the file can't be read.
 fn created(cache: &Cache, key: Key<'_>) -> Option<u64> {
     let written = std::fs::metadata(cache.path(key)).ok()?.modified().ok()?;
     Some(written.duration_since(UNIX_EPOCH).ok()?.as_secs())
@@ -165,13 +175,13 @@ impl Attached {
 }
 
 impl Attached {
-    /// One line for the description of a network.
+    /// Returns one line for the description of a network.
     pub(super) fn in_words(&self) -> String {
         format!("{} {} {} {}", shortened(&self.pod), self.ifname, joined(&self.addresses), self.state.word())
     }
 }
 
-/// Container IDs of runtimes have 64 digits. The first twelve are a name for every verb.
+/// Returns the first twelve digits of a container ID of 64, which every verb accepts. Other names stay whole.
 fn shortened(pod: &str) -> String {
     let is_id = pod.len() == 64 && pod.bytes().all(|byte| byte.is_ascii_hexdigit());
     pod.get(..12).filter(|_| is_id).unwrap_or(pod).to_owned()

@@ -58,20 +58,28 @@ use output::{print, print_as_is, print_json};
 use report::{Exit, Report};
 use style::Paint;
 
+/// The directories of plugins if neither `--cni-path` nor CNI_PATH names any.
 const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
+/// The directory of networks if neither `--conf-dir` nor NETCONFPATH names one.
 const CONF_DIR: &str = "/etc/cni/net.d";
 
 /// The settings that all subcommands share.
 struct Session {
     invoker: Invoker,
     conf: ConfDir,
+    /// The output is JSON.
     json: bool,
+    /// The user has named the cache's directory.
     own_cache: bool,
+    /// The user has named the networks' directory.
     own_conf: bool,
+    /// The user has named the plugins' directories.
     own_path: bool,
     /// The time limit for a run of a plugin; 0 without one.
     timeout: Duration,
+    /// Stdout is a terminal.
     terminal: bool,
+    /// Whether stdout gets colours.
     paint: Paint,
 }
 
@@ -106,7 +114,7 @@ impl Session {
         }
     }
 
-    /// Returns the given cache, or else the usual ones.
+    /// Returns the cache that the user has named, or else the usual ones: libcni's, and that of `cnimble pod`.
     fn caches(&self) -> Vec<Cache> {
         if self.own_cache {
             vec![self.invoker.cache().clone()]
@@ -115,11 +123,12 @@ impl Session {
         }
     }
 
+    /// Returns the same settings with another invoker.
     fn with_invoker(&self, invoker: Invoker) -> Self {
         Session { invoker, conf: self.conf.clone(), ..*self }
     }
 
-    /// Whether stdout is a terminal and the output is text.
+    /// Returns whether stdout is a terminal and the output is text.
     fn human(&self) -> bool {
         self.terminal && !self.json
     }
@@ -212,18 +221,20 @@ fn not_understood(err: &clap::Error) -> ExitCode {
     tell(Format::Json, &report::usage(why).hint("`cnimble help` has the verbs and options"))
 }
 
+/// Prints the report of a failed command, and returns its exit status.
 fn fail(session: &Session, report: &Report) -> ExitCode {
     let format = if session.json { Format::Json } else { Format::Words };
     tell(format, &report.clone().with_reason())
 }
 
+/// How a report is printed: as words on stderr, or as JSON on stdout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Words,
     Json,
 }
 
-/// Returns the error's exit status even if the write fails.
+/// Prints a report, and returns its exit status even if that fails. A report without text prints nothing.
 fn tell(format: Format, report: &Report) -> ExitCode {
     let paint = Paint::of(&std::io::stderr());
     match (report.has_text(), format) {
@@ -239,6 +250,7 @@ fn tell(format: Format, report: &Report) -> ExitCode {
     ExitCode::from(report.exit as u8)
 }
 
+/// Runs the subcommand.
 async fn run(session: &Session, command: &Command) -> Result<(), Report> {
     match command {
         Command::Add(given) => verbs::add(session, given).await,

@@ -12,13 +12,14 @@ use super::args::config;
 use super::print;
 use super::report::{Exit, Report};
 
+/// The variables that every verb uses.
 const VARIABLES: [(&str, &str); 3] = [
     ("CNIMBLE_LOG", "The level of logs on stderr: off, error, warn, info, debug or trace."),
     ("NO_COLOR", "If it is not empty, output has no colours. Only a terminal gets colours."),
     ("TERM", "If it is dumb, output has no colours."),
 ];
 
-/// Verbs with an option or argument of this name use the variable.
+/// Variables of single verbs: the name of an option or argument that such a verb has, the variable, and its meaning.
 const VARIABLES_OF: [(&str, &str, &str); 4] = [
     ("ifname", "CNI_IFNAME", "The same as --ifname."),
     ("in_cluster", "KUBERNETES_SERVICE_HOST", "With --in-cluster: the address of the API server."),
@@ -26,7 +27,7 @@ const VARIABLES_OF: [(&str, &str, &str); 4] = [
     ("log_format", "NOTIFY_SOCKET", "The socket on which systemd learns that the service is ready."),
 ];
 
-/// Verbs with an option or argument of this name use the file.
+/// Files of single verbs: the name of an option or argument that such a verb has, the path, and its meaning.
 const FILES: [(&str, &str, &str); 10] = [
     ("conf_dir", "/etc/cni/net.d", "Networks: one .conflist, .conf or .json file each."),
     ("cni_path", "/opt/cni/bin, /usr/lib/cni", "Plugins."),
@@ -44,6 +45,7 @@ const FILES: [(&str, &str, &str); 10] = [
     ),
 ];
 
+/// Prints the manual page of the command, or writes the pages of all verbs to a directory.
 pub(super) fn man(given: &config::Man) -> Result<(), Report> {
     let failed = |err: io::Error| {
         let report = Report::because(Exit::Files, "can't write the manual", err);
@@ -58,6 +60,7 @@ pub(super) fn man(given: &config::Man) -> Result<(), Report> {
     write(&root, dir).map_err(failed)
 }
 
+/// Writes the pages of a command and of all visible commands below it.
 fn write(command: &Command, dir: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write(below, dir)?;
@@ -65,6 +68,7 @@ fn write(command: &Command, dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(Man::new(command.clone()).get_filename()), page(command)?)
 }
 
+/// Returns the manual page of a command in roff.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     let mut out = Vec::new();
@@ -95,6 +99,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
+/// Writes a section of names with their meanings.
 fn list(out: &mut dyn Write, heading: &str, items: impl Iterator<Item = (String, String)>) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [heading]);
@@ -104,6 +109,7 @@ fn list(out: &mut dyn Write, heading: &str, items: impl Iterator<Item = (String,
     roff.to_writer(out)
 }
 
+/// Writes a section whose lines stay as they are.
 fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [heading]).control("nf", []);
@@ -114,7 +120,7 @@ fn text(out: &mut dyn Write, heading: &str, lines: &str) -> io::Result<()> {
     roff.to_writer(out)
 }
 
-/// Returns the part with this heading of the text after a command's help.
+/// Returns the part with this heading from the text after a command's help. It is empty if there is none.
 fn after(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let part = text.split_once(heading).map(|(_, part)| part).unwrap_or_default();

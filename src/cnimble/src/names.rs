@@ -39,7 +39,7 @@ pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries.filter_map(|entry| entry.file_name().into_string().ok()))
 }
 
-/// Completes pods of `cnimble pod` and `cnimble run` with a network.
+/// Completes the pods of `cnimble pod` and `cnimble run` that are in a network.
 pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     let state = || PathBuf::from(given("--state-dir").unwrap_or_else(|| "/var/lib/cnimble".into()));
     let cache = Cache::new(given("--cache-dir").map_or_else(|| state().join("cni"), PathBuf::from));
@@ -47,6 +47,7 @@ pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries.iter().filter_map(|entry| kubernetes_name(&entry.args)).map(short))
 }
 
+/// Completes the IDs of attached containers.
 pub(super) fn containers(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(|entry| entry.container_id))
 }
@@ -67,10 +68,12 @@ pub(super) fn networks_and_attached(current: &OsStr) -> Vec<CompletionCandidate>
     found
 }
 
+/// Completes the names of interfaces of attachments.
 pub(super) fn attached_interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, entries().map(|entry| entry.ifname))
 }
 
+/// Completes the links of the host.
 pub(super) fn interfaces(current: &OsStr) -> Vec<CompletionCandidate> {
     let links = Netlink::open().and_then(|mut netlink| netlink.links(&Filter::default()));
     matching(current, links.unwrap_or_default().into_iter().map(|link| link.name))
@@ -81,11 +84,12 @@ pub(super) fn plugins(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, pages().iter().map(|page| page.name.to_owned()))
 }
 
-/// Completes keys, codes and rules.
+/// Completes everything that `explain` knows.
 pub(super) fn explained(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, explain::words())
 }
 
+/// Returns the entries of the cache that is on the line, or else of the usual ones. Loopback interfaces are left out.
 fn entries() -> impl Iterator<Item = Entry> {
     let caches = match given("--cache-dir") {
         Some(dir) => vec![Cache::new(dir)],
@@ -95,12 +99,13 @@ fn entries() -> impl Iterator<Item = Entry> {
     entries.filter(|entry| entry.ifname != "lo")
 }
 
-/// Leaves out the namespace `default`.
+/// Returns the name of a pod without the namespace `default`.
 fn short(pod: String) -> String {
     pod.strip_prefix("default/").map(str::to_owned).unwrap_or(pod)
 }
 
-/// Names are sorted. Those with a control character can't be typed, and are left out.
+/// Returns the names that begin with the current word, sorted and each once. A name with a control character can't be
+/// typed and is left out.
 fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     let begins = |name: &String| name.as_bytes().starts_with(current.as_encoded_bytes());
     let names: BTreeSet<String> =
@@ -108,7 +113,8 @@ fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<Complet
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// Returns the value of an option that is already on the line.
+/// Returns the value of an option that is already on the line, as `--option value` or `--option=value`. The line
+/// follows a `--` in the arguments of this program.
 fn given(option: &str) -> Option<OsString> {
     let mut words = std::env::args_os().skip_while(|word| word != "--");
     while let Some(word) = words.next() {
@@ -123,6 +129,7 @@ fn given(option: &str) -> Option<OsString> {
     None
 }
 
+/// Returns the value of a variable. An empty one counts as unset.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

@@ -18,7 +18,7 @@ use super::output::note;
 use super::report::{Exit, Report, usage};
 use super::{Session, doctor, gc_cri, plugin_files};
 
-/// `name` may be the path of a file.
+/// Loads the network of this name, or the file at this path if it has a slash.
 pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
     if name.contains('/') {
         return load_file(Path::new(name));
@@ -26,7 +26,7 @@ pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfErr
     session.conf.load(name)
 }
 
-/// Fails if the name can't be that of a network.
+/// Fails with a usage error if the name can't be that of a network.
 pub(super) fn must_be_name(name: &str) -> Result<(), Report> {
     if cni::names::is_identifier(name) {
         Ok(())
@@ -35,11 +35,13 @@ pub(super) fn must_be_name(name: &str) -> Result<(), Report> {
     }
 }
 
+/// Does the same as [`find`], with a report that begins with `what` for the error.
 pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkList, Report> {
     find(session, name).map_err(|err| Report::conf(what, &err))
 }
 
-/// Warns of unused capability arguments, and of a portmap without ports: ADD succeeds without the requested work.
+/// Logs a warning for each capability argument in `given` that no plugin takes, and for a portmap without ports. ADD
+/// would succeed without the requested work.
 pub(super) fn warn_of_capabilities<'a>(network: &NetworkList, given: impl Iterator<Item = &'a String>) {
     let name = &network.name;
     for key in given.filter(|key| !network.takes(key)) {
@@ -53,6 +55,8 @@ pub(super) fn warn_of_capabilities<'a>(network: &NetworkList, given: impl Iterat
     }
 }
 
+/// Removes the attachments that are not in the list of valid ones, or with `--gone` and `--cri` those that are dead.
+/// With neither it deletes nothing, and says so.
 pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     let network = cleanable(session, given)?;
     let what = format!("can't clean up everything in network {}", network.name);
@@ -93,7 +97,8 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     session.done(&words, &json!({"network": name, "validAttachments": count, "disableGC": false}))
 }
 
-/// Returns the network of the file. If that is gone, the records of the network's attachments have copies.
+/// Returns the network of the file. If it can't be loaded, it returns the configuration of the first attachment on
+/// record, unless `--from-file` is given.
 fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
     let name = &given.named.network;
     let err = match find(session, name) {
@@ -111,12 +116,14 @@ fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
     }
 }
 
+/// Reports that nothing was done, because the network's `disableGC` forbids it.
 fn disabled(session: &Session, network: &NetworkList) -> Result<(), Report> {
     let object = json!({"network": network.name, "validAttachments": null, "disableGC": true});
     session.done(&format!("{} says disableGC; nothing was done", network.name), &object)
 }
 
-/// Doesn't call the plugins' GC: its list can't include attachments that another runtime adds later.
+/// Removes the attachments that are dead, and logs those that a doubt keeps. It doesn't call the plugins' GC, whose
+/// list can't include attachments that another runtime adds later.
 async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) -> Result<(), Report> {
     if network.disable_gc {
         return disabled(session, network);
@@ -152,7 +159,8 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     )
 }
 
-/// Returns the list from the flags, or `None` without any.
+/// Returns the list of valid attachments from the flags, or `None` without any. `--all` gives an empty list, so that
+/// all are removed.
 fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
     if given.all {
         return Ok(Some(Vec::new()));
@@ -172,6 +180,7 @@ fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
     parsed.collect::<Result<_, _>>().map(Some)
 }
 
+/// Reads a list of attachments in JSON.
 fn read_list(file: &Path) -> Result<Vec<Attachment>, Report> {
     let bad = |why: String| usage(format!("--valid-file {}: {why}", file.display()));
     let bytes = read_input(file).map_err(|err| bad(err.to_string()))?;
@@ -187,6 +196,7 @@ pub(super) fn read_input(file: &Path) -> std::io::Result<Vec<u8>> {
     std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
 }
 
+/// Reports whether the network's plugins can serve ADD. Before CNI 1.1.0 there is no STATUS, so no plugin is asked.
 pub(super) async fn status(session: &Session, name: &str) -> Result<(), Report> {
     let network = load(session, name, "can't ask for the status")?;
     let what = format!("network {} is not ready", network.name);
@@ -201,6 +211,7 @@ pub(super) async fn status(session: &Session, name: &str) -> Result<(), Report> 
     session.done(&words, &json!({"network": network.name, "ready": true, "asked": asked}))
 }
 
+/// Reports whether the plugins accept the network's version, and logs what is suspicious about its plugins' files.
 pub(super) async fn validate(session: &Session, name: &str) -> Result<(), Report> {
     let network = load(session, name, "the network is not valid")?;
     let what = format!("network {} is not valid", network.name);

@@ -19,6 +19,7 @@ use super::style::{Paint, part, rows};
 use super::tree::{self, Notes};
 use super::{Session, doctor, interrupt, list};
 
+/// Runs a subcommand of `network`.
 pub(super) async fn network(session: &Session, given: &args::Network) -> Result<(), Report> {
     match &given.command {
         NetworkCommand::Ls => list::networks(session),
@@ -27,7 +28,7 @@ pub(super) async fn network(session: &Session, given: &args::Network) -> Result<
     }
 }
 
-/// Takes the first network of this name out of the listing. The others with it stay there.
+/// Removes the first network of this name from the listing, and returns it. Later ones of that name stay.
 fn take(session: &Session, listing: &mut Listing, name: &str, what: &str) -> Result<Network, Report> {
     match listing.networks.iter().position(|network| network.list.name == name) {
         Some(at) => Ok(listing.networks.remove(at)),
@@ -43,6 +44,7 @@ fn listing(session: &Session, what: &str) -> Result<Listing, Report> {
     session.conf.list().map_err(|err: ConfError| Report::conf(what, &err))
 }
 
+/// Shows a network: its file, its bridges, its ranges of addresses and its attachments.
 fn inspect(session: &Session, given: &One) -> Result<(), Report> {
     let what = "can't show the network";
     let mut listing = listing(session, what)?;
@@ -59,10 +61,11 @@ fn inspect(session: &Session, given: &One) -> Result<(), Report> {
     session.show(&Shown { network, hides, bridges, ranges, attachments })
 }
 
+/// A bridge that a network's configuration names.
 #[derive(Serialize)]
 struct Bridge {
     name: String,
-    /// `None` if there is no link of this name. The first ADD makes it.
+    /// The link, or `None` if no link has this name, which the first ADD makes.
     link: Option<BridgeLink>,
 }
 
@@ -74,6 +77,7 @@ struct BridgeLink {
     mtu: u32,
     mac: Option<String>,
     addresses: Vec<String>,
+    /// The link has the mark of the bridges that these plugins make.
     made_by_cnimble: bool,
 }
 
@@ -92,10 +96,10 @@ fn look_at_bridge(name: String) -> cnimble_netlink::Result<Bridge> {
     Ok(Bridge { name, link: Some(link) })
 }
 
-/// A network as its file and the kernel have it.
+/// A network in its file and in the kernel.
 struct Shown {
     network: Network,
-    /// Later files with a network of this name, which do not count.
+    /// Later files with a network of this name, which runtimes ignore.
     hides: Vec<PathBuf>,
     bridges: Vec<Bridge>,
     ranges: Vec<RangeUsage>,
@@ -155,6 +159,8 @@ impl Bridge {
     }
 }
 
+/// Removes a network: the remains of dead attachments, its bridges, its leases and its file. It fails while a pod uses
+/// the network.
 async fn rm(session: &Session, given: &Rm) -> Result<(), Report> {
     let what = format!("network {} is not removed", given.one.network);
     let mut listing = listing(session, &what)?;
@@ -177,6 +183,7 @@ async fn rm(session: &Session, given: &Rm) -> Result<(), Report> {
     })
 }
 
+/// Returns the report for a network that could not be removed.
 fn refused(what: &str, network: &str, err: NotRemoved) -> Report {
     match err {
         NotRemoved::InUse(users) => {
@@ -194,7 +201,8 @@ fn refused(what: &str, network: &str, err: NotRemoved) -> Report {
     }
 }
 
-/// Returns all other networks: those of files, and those of records whose file is gone or has changed.
+/// Returns the networks that may share something with the removed one: those of the other files, and the recorded ones
+/// of other names. A record of a configuration that can't be used is skipped.
 fn others(session: &Session, listing: Listing, name: &str, what: &str) -> Result<Others, Report> {
     let unread = listing.problems.iter().map(ToString::to_string).collect();
     let of_file = |network: Network| Other { place: network.path.display().to_string(), list: network.list };
@@ -211,11 +219,12 @@ fn others(session: &Session, listing: Listing, name: &str, what: &str) -> Result
     Ok(Others { networks, unread })
 }
 
+/// The outcome of `network rm`.
 struct Removed {
     network: String,
     removed: Vec<String>,
     kept: Vec<Kept>,
-    /// Another file with a network of this name, which counts from now on.
+    /// The file with a network of this name that runtimes use from now on.
     next: Option<String>,
 }
 

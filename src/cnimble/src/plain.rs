@@ -5,31 +5,34 @@ use std::sync::LazyLock;
 
 use cnimble_api::{is_unseen, redact};
 
-/// Marks the escape codes of this program. It is random, so foreign text can't contain it.
+/// The mark in front of this program's escape codes. It is random, so foreign text can't contain it.
 static KEY: LazyLock<String> = LazyLock::new(|| format!("\x1b{:016x}", RandomState::new().hash_one(0)));
 
-/// [`text`] and [`line()`] let the escape code (`[1m`) through.
+/// Returns a marked escape code, of which `code` is the part after ESC, such as `[1m`. [`text`] and [`line()`] let it
+/// through.
 pub(super) fn code(code: &str) -> String {
     format!("{}{code}", *KEY)
 }
 
-/// Returns the beginning of this program's escape codes.
+/// Returns the mark that begins this program's escape codes.
 pub(super) fn key() -> &'static str {
     &KEY
 }
 
-/// Returns lines of text without secrets and with invisible characters escaped.
+/// Returns text without secrets and with invisible characters escaped, other than line breaks and tabs. Apply it last,
+/// as it turns marked escape codes into real ones.
 pub(super) fn text(text: &str) -> String {
     escaped(text, &['\n', '\t'])
 }
 
-/// Returns one line, with line breaks escaped, too.
+/// Returns one line without secrets, and with line breaks and tabs escaped, too. Marked escape codes stay marked.
 pub(super) fn line(text: &str) -> String {
     let text = escaped(text, &[]);
     // The text is escaped again before it is written.
     text.replace('\x1b', &KEY)
 }
 
+/// Removes secrets, escapes invisible characters but those in `keep`, and turns each mark into ESC.
 fn escaped(text: &str, keep: &[char]) -> String {
     let mut out = String::with_capacity(text.len());
     // An escape code of this program follows the key.

@@ -18,11 +18,14 @@ use cnimble_runtime::find_plugin;
 use super::Session;
 use super::style::{Paint, part};
 
-/// A plugin takes milliseconds, but the file may be another program.
+/// The time for a file to describe itself. A plugin takes milliseconds, but the file may be another program.
 const LIMIT: Duration = Duration::from_secs(5);
+/// The number of bytes that are read of such a description.
 const ANSWER: u64 = 4096;
+/// The number of pods that a consequence names.
 const NAMED: usize = 5;
 
+/// Who made a plugin's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Maker {
@@ -31,27 +34,29 @@ enum Maker {
     Other,
 }
 
+/// An installed plugin with its maker.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PluginFile {
     pub(super) name: String,
     pub(super) path: PathBuf,
     maker: Maker,
-    /// The version has no `v`, and is `None` for another maker.
+    /// The version without a `v`. It is `None` for another maker.
     version: Option<String>,
-    /// Differs from `name` if the file holds another plugin.
+    /// The plugin's own name, which differs from `name` if the file holds another plugin. It is `None` if the file
+    /// tells none.
     acts_as: Option<String>,
 }
 
 impl PluginFile {
-    /// A plugin without CNI_COMMAND describes itself on stderr and does nothing.
+    /// Runs a plugin's file without CNI_COMMAND. A plugin then describes itself on stderr and does nothing.
     async fn ask(name: &str, path: PathBuf) -> Self {
         let said = if is_program(&path) { about(&path).await } else { String::new() };
         let (maker, version, acts_as) = read(&said);
         PluginFile { name: name.to_owned(), path, maker, version, acts_as }
     }
 
-    /// Returns maker and version: `cnimble v0.1.0`.
+    /// Returns the maker and the version, such as `cnimble v0.1.0`.
     fn words(&self) -> String {
         let version = self.version.as_deref().unwrap_or_default();
         match self.maker {
@@ -63,13 +68,13 @@ impl PluginFile {
         }
     }
 
-    /// Returns a message if the file holds another plugin than its name says.
+    /// Returns a message if the file holds another plugin than its name says, otherwise `None`.
     pub(super) fn misnamed(&self) -> Option<String> {
         let is = self.acts_as.as_ref().filter(|is| **is != self.name)?;
         Some(format!("{} is the plugin {is} ({})", self.path.display(), self.words()))
     }
 
-    /// Returns a message if this is a Go plugin while others of `network` are from cnimble.
+    /// Returns a message if this is a Go plugin while others of `network` are from cnimble, otherwise `None`.
     pub(super) fn mixed(&self, network: &[PluginFile]) -> Option<String> {
         let ours = network.iter().any(|file| file.maker == Maker::Cnimble);
         (ours && self.maker == Maker::Go).then(|| {
@@ -84,7 +89,8 @@ impl PluginFile {
     }
 }
 
-/// The first line is `CNI <name> plugin <version>` in both sets of plugins.
+/// Returns the maker, the version and the plugin's own name from a plugin's description of itself. Both sets of plugins
+/// print a line `CNI <name> plugin <version>`.
 fn read(said: &str) -> (Maker, Option<String>, Option<String>) {
     let first = said.lines().find_map(|line| line.strip_prefix("CNI ")?.split_once(" plugin "));
     let Some((name, version)) = first else { return (Maker::Other, None, None) };
@@ -99,13 +105,14 @@ fn read(said: &str) -> (Maker, Option<String>, Option<String>) {
     }
 }
 
-/// Whether the file is an ELF program. A script could do anything when it is called without CNI_COMMAND.
+/// Returns whether the file is an ELF program. A script could do anything when it is called without CNI_COMMAND.
 fn is_program(path: &Path) -> bool {
     let mut magic = [0; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
 }
 
-/// Returns the program's stderr when called with an empty environment. Empty if it can't be started.
+/// Runs the program with an empty environment, and returns the first [`ANSWER`] bytes of its stderr. It returns an
+/// empty text if it can't be started. The program is killed after twice [`LIMIT`].
 async fn about(path: &Path) -> String {
     let mut command = Command::new(path);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -118,19 +125,21 @@ async fn about(path: &Path) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// Returns the files that a runtime runs under these names. Omits names without a file.
+/// Returns the files that a runtime runs under these names. Names without a file are left out.
 pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &str>) -> Vec<PluginFile> {
     let path = session.invoker.path();
     let files = names.into_iter().filter_map(|name| Some((name, find_plugin(name, path).ok()?)));
     futures::stream::iter(files).map(|(name, file)| PluginFile::ask(name, file)).buffered(8).collect().await
 }
 
+/// What the installed files mean for pods, and what to do.
 #[derive(Serialize)]
 struct Consequence {
     what: String,
     remedy: &'static str,
 }
 
+/// The installed plugins and what follows from them.
 #[derive(Serialize)]
 pub(super) struct PluginFiles {
     files: Vec<PluginFile>,
@@ -138,6 +147,7 @@ pub(super) struct PluginFiles {
 }
 
 impl PluginFiles {
+    /// Looks at the files of all plugins that have a page of keys.
     pub(super) async fn look(session: &Session, doctor: &Doctor<'_>) -> Self {
         let files = named(session, cnimble_lint::pages().iter().map(|page| page.name)).await;
         let mut consequences: Vec<Consequence> = files
@@ -160,11 +170,13 @@ impl PluginFiles {
         PluginFiles { files, consequences }
     }
 
+    /// Returns whether nothing needs to be done about the files.
     pub(super) fn is_well(&self) -> bool {
         self.consequences.is_empty()
     }
 
-    /// Returns one line if all files are from one maker, or else a line per maker with the names.
+    /// Returns a line for each maker and version with the names of its files, or only their number if there is one
+    /// maker. It is empty if there are no files.
     pub(super) fn text(&self, paint: Paint) -> String {
         let mut makes: BTreeMap<(Maker, String), Vec<&PluginFile>> = BTreeMap::new();
         for file in &self.files {
@@ -193,7 +205,8 @@ fn joined<T: AsRef<str>>(names: &BTreeSet<T>) -> String {
 /// The plugins whose DEL removes packet rules.
 const WITH_RULES: [&str; 4] = ["bridge", "firewall", "portmap", "ptp"];
 
-/// Finds living pods with rules in cnimble's tables, which the DEL of their network's Go plugin does not remove.
+/// Returns the living pods with rules in cnimble's tables that the DEL of their network's Go plugin does not remove. It
+/// returns `None` if there are none, or if the rules can't be read, which is logged.
 async fn not_handed_over(
     session: &Session,
     doctor: &Doctor<'_>,

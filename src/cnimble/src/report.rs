@@ -1,4 +1,4 @@
-//! Formats an error: what failed, where, why, and a hint.
+//! Formats errors: what failed, where, why, and a hint.
 
 use std::io::Write;
 
@@ -11,22 +11,34 @@ use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
 use super::plain;
 use super::style::{Paint, rows};
 
-/// `--help` lists the exit statuses.
+/// The exit status of a failure. `--help` lists them for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
+    /// A plugin refused.
     Plugin = 1,
+    /// The command line or a variable is wrong.
     Usage = 2,
+    /// A network's configuration is missing or wrong.
     Config = 3,
+    /// A plugin or another program could not be run.
     Execution = 4,
+    /// A file, a lock, a socket or the kernel's state could not be read or changed.
     Files = 5,
+    /// A check has found a fault.
     Found = 6,
+    /// Work is left.
     Left = 7,
+    /// A question has no certain answer.
     Unknown = 8,
+    /// SIGHUP.
     HungUp = 129,
+    /// SIGINT.
     Interrupted = 130,
+    /// SIGTERM.
     Terminated = 143,
 }
 
+/// The failure of a verb, as words or as JSON.
 #[derive(Debug, Clone)]
 pub(super) struct Report {
     pub(super) exit: Exit,
@@ -37,7 +49,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// An empty `what` means that the failure is already printed, and only the exit status remains.
+    /// Creates a report without a cause. An empty `what` means that the failure is already printed, and only the exit
+    /// status remains.
     pub(super) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Report { exit, what: what.into(), rows: Vec::new(), hint: None, error: None }
     }
@@ -48,28 +61,31 @@ impl Report {
         Report::new(exit, what).row("why", why.to_string())
     }
 
+    /// Adds a row. In JSON at most the first row with the name `why` remains.
     pub(super) fn row(mut self, name: &'static str, text: impl Into<String>) -> Self {
         self.rows.push((name, text.into()));
         self
     }
 
+    /// Sets the hint, and replaces an earlier one.
     pub(super) fn hint(mut self, text: impl Into<String>) -> Self {
         self.hint = Some(text.into());
         self
     }
 
-    /// Adds another hint to the one that there is.
+    /// Adds a hint to the earlier one, if there is one.
     pub(super) fn or_hint(mut self, text: &str) -> Self {
         self.hint = Some(self.hint.map_or_else(|| text.to_owned(), |hint| format!("{hint}; or {text}")));
         self
     }
 
-    /// `what` is like "can't add eth0 to network demo".
+    /// Converts an error of the library. `what` is like "can't add eth0 to network demo".
     pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
         Report::of_attachment(what, error, None)
     }
 
-    /// Does the same as [`of`](Self::of) for an attachment that the caller knows. `del` is the command that removes it.
+    /// Does the same as [`of`](Self::of) for an attachment that the caller knows. `del` is the command that removes it,
+    /// for the hint.
     pub(super) fn of_attachment(what: impl Into<String>, error: &Error, del: Option<&str>) -> Self {
         let mut report = match error {
             Error::Conf(error) => return Report::conf(what, error),
@@ -108,6 +124,7 @@ impl Report {
         })
     }
 
+    /// Converts a failure to load a network.
     pub(super) fn conf(what: impl Into<String>, error: &ConfError) -> Self {
         let report = Report::new(Exit::Config, what);
         match error {
@@ -134,6 +151,7 @@ impl Report {
         }
     }
 
+    /// Converts the failures of plugins. The first decides the exit status and the hint.
     fn plugins(what: impl Into<String>, failures: &Failures, del: Option<&str>) -> Self {
         let Failure { network, plugin, cause, verb, attachment, .. } = &failures.first;
         let exit = if cause.is_refusal() { Exit::Plugin } else { Exit::Execution };
@@ -166,7 +184,7 @@ impl Report {
         report
     }
 
-    /// The hint is to use root if a permission is missing.
+    /// Puts `run it as root` in front of the hint if a row names a missing permission and the caller isn't root.
     pub(super) fn with_reason(mut self) -> Self {
         const ROOT: &str = "run it as root";
         let refused = |text: &str| {
@@ -182,10 +200,12 @@ impl Report {
         self
     }
 
+    /// Returns whether something remains to be printed.
     pub(super) fn has_text(&self) -> bool {
         !self.what.is_empty()
     }
 
+    /// Prints the report on stderr.
     pub(super) fn print(&self, paint: Paint) {
         let mut lines = self.rows.clone();
         if let Some(hint) = &self.hint {
@@ -197,7 +217,7 @@ impl Report {
         let _ = std::io::stderr().write_all(plain::text(&text).as_bytes());
     }
 
-    /// Returns the report as JSON: a CNI error with a few more keys.
+    /// Returns the report as JSON: a CNI error with the keys `exitStatus` and `hint`.
     pub(super) fn json(&self) -> Value {
         let why = || {
             let of = self.rows.iter().find(|(name, _)| *name == "why");
@@ -229,9 +249,11 @@ impl Report {
     }
 }
 
+/// The hint for a range without a free address.
 const FULL: &str = "`cnimble doctor` lists leases of removed pods, and --repair frees them";
 
-/// `del` is the command that removes the attachment.
+/// Returns the hint for a plugin's failure, or `None` if there is nothing to advise. `del` is the command that removes
+/// the attachment.
 fn hint(del: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     let text = match cause {
         PluginError::Missing { .. } => {
@@ -272,12 +294,12 @@ fn hint(del: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     Some(text)
 }
 
-/// Fails with the exit status alone, because the output already shows the faults.
+/// Fails with the exit status alone, because the output already shows the faults. `None` is success.
 pub(super) fn fail_with(exit: Option<Exit>) -> Result<(), Report> {
     exit.map_or(Ok(()), |exit| Err(Report::new(exit, "")))
 }
 
-/// Fails if the caller isn't root.
+/// Fails if the caller isn't root. `what` is what can't be done without.
 pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
     if nix::unistd::geteuid().is_root() {
         Ok(())
@@ -287,6 +309,7 @@ pub(super) fn must_be_root(what: &str) -> Result<(), Report> {
     }
 }
 
+/// Returns the report for a wrong command line or variable.
 pub(crate) fn usage(why: impl Into<String>) -> Report {
     Report::new(Exit::Usage, "the command line or an environment variable is wrong").row("why", why)
 }

@@ -6,6 +6,7 @@ use super::args::config::Schema;
 use super::print_json;
 use super::report::{Exit, Report};
 
+/// Prints the schema of a plugin, or of a network if no plugin is given. It fails for a plugin whose keys aren't known.
 pub(super) fn schema(given: &Schema) -> Result<(), Report> {
     let Some(name) = given.plugin.as_deref().filter(|_| !given.all) else {
         return print_json(&schema::of_network());

@@ -15,6 +15,8 @@ use super::interrupt::Signals;
 use super::report::{Exit, Report};
 use super::run::{STATUS, files, notify};
 
+/// Serves until a signal. SIGHUP reloads the network. SIGINT and SIGTERM let the running requests end, and a second of
+/// them ends the process at once.
 pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report> {
     let mut signals = Signals::listen()?;
     let _lock = files::lock(&given.options.state_dir).await?;
@@ -70,7 +72,7 @@ fn cant_listen(why: &str) -> Report {
     Report::because(Exit::Files, "can't listen", why)
 }
 
-/// Plugins don't inherit the socket (sd_listen_fds(3)).
+/// Returns the socket that systemd passes, or `None`. Plugins don't inherit it (sd_listen_fds(3)).
 fn passed() -> Result<Option<OwnedFd>, Report> {
     let mut passed = sd_notify::listen_fds().map_err(|err| cant_listen(&format!("LISTEN_FDS: {err}")))?;
     match (passed.next(), passed.len()) {
@@ -81,9 +83,11 @@ fn passed() -> Result<Option<OwnedFd>, Report> {
     }
 }
 
+/// The time between two attempts of [`settle`].
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Retries on failure, because a plugin may be missing for a while.
+/// Finishes what an earlier process has left unfinished. It retries after a failure, because a plugin may be missing
+/// for a while.
 async fn settle(sandboxes: Sandboxes, parallel: usize) {
     while let Err(err) = sandboxes.settle(parallel).await {
         log::warn!("can't finish interrupted work: {err}");

@@ -14,10 +14,11 @@ use cnimble_netlink::monitor::AddressMonitor;
 use cnimble_netlink::nft::Nft;
 use cnimble_rules::portmap::{keep_off_services, links_of_services};
 
-/// The addresses of several Services come within this time.
+/// The time to wait after a notification. The addresses of several Services come within it, and are handled at once.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Follows the addresses of the current namespace. The thread never ends, unless a notification can't be read.
+/// Starts a thread that follows the addresses of the current network namespace. It ends only if notifications can't be
+/// read.
 pub(super) fn follow() -> netlink::Result<()> {
     let mut monitor = AddressMonitor::open()?;
     let wait = move || {
@@ -33,8 +34,10 @@ pub(super) fn follow() -> netlink::Result<()> {
     thread.map(drop).map_err(|err| netlink::Error::io("start a thread that follows addresses", &err))
 }
 
-/// `known` are the links with addresses of Services at the last look: the kernel's last words about a link come when it
-/// is gone.
+/// Waits for changed addresses, and updates the rules if they may be of a Service.
+///
+/// `known` are the links with addresses of Services at the last look, which this call updates. The kernel's last
+/// notification about a link can come after its removal.
 fn wait_for(monitor: &mut AddressMonitor, known: &mut BTreeSet<u32>) -> netlink::Result<()> {
     let mut fds = [PollFd::new(monitor.as_fd(), PollFlags::POLLIN)];
     match poll(&mut fds, PollTimeout::NONE) {
@@ -59,6 +62,7 @@ fn wait_for(monitor: &mut AddressMonitor, known: &mut BTreeSet<u32>) -> netlink:
     Ok(())
 }
 
+/// Logs a failure.
 fn report(outcome: Result<(), Error>) {
     if let Err(err) = outcome {
         log::warn!("published ports may take packets for addresses of Services: {err}");

@@ -4,11 +4,13 @@ use std::io::IsTerminal;
 
 use super::plain;
 
+/// Whether output gets colours. All its methods return plain text otherwise.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint(bool);
 
 impl Paint {
-    /// Colour needs a capable terminal and no NO_COLOR (<https://no-color.org>).
+    /// Returns whether this stream gets colours. It must be a terminal that TERM doesn't call dumb, without NO_COLOR
+    /// (<https://no-color.org>).
     pub(super) fn of(stream: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -44,7 +46,7 @@ impl Paint {
     }
 }
 
-/// Formats a count with its noun: `1 route`, `2 routes`.
+/// Returns a count with its noun, such as `1 route` and `2 routes`. The noun takes a plain `s`.
 pub(super) fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -52,7 +54,7 @@ pub(super) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Formats ` name text` lines with aligned texts. A repeated name is shown once.
+/// Returns lines of a name and a text, with aligned texts. A name that repeats the one above is left out.
 pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = String::new();
@@ -69,11 +71,12 @@ pub(super) fn rows(rows: &[(&'static str, String)], paint: Paint) -> String {
     out
 }
 
+/// Returns a headline with [`rows`] below it.
 pub(super) fn part(headline: &str, lines: &[(&'static str, String)], paint: Paint) -> String {
     format!("{}\n{}", paint.bold(&plain::line(headline)), rows(lines, paint))
 }
 
-/// The last column isn't padded.
+/// Returns a table with aligned columns. The cells are escaped, so each line of `lines` is one line of the text.
 pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> String {
     // A name may contain a line break.
     let lines: Vec<Vec<String>> =

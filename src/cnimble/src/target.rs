@@ -10,7 +10,11 @@ use cnimble_runtime::Attach;
 use super::args::Attachment;
 use super::report::{Exit, Report, usage};
 
-/// Returns the attachment that the command line and environment describe, as for ADD.
+/// Returns the attachment that the command line and environment describe, as for ADD. Without a container ID it gets
+/// that of cnitool for the namespace, and without an interface `eth0`.
+///
+/// # Errors
+/// Fails with a usage error if there is neither a namespace nor a container ID, or if arguments can't be parsed.
 pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     let netns = match &given.netns {
         Some(netns) => Some(namespace(netns)?),
@@ -43,7 +47,7 @@ pub(super) fn attach(given: &Attachment) -> Result<Attach, Report> {
     Ok(attach)
 }
 
-/// Fails if the namespace doesn't exist.
+/// Fails if the attachment has no namespace, or one whose path doesn't exist.
 pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     let path = &attach.netns;
     if path.is_empty() {
@@ -58,7 +62,8 @@ pub(super) fn must_exist(attach: &Attach, what: &str) -> Result<(), Report> {
     }
 }
 
-/// Doesn't follow links, as cnitool does, because the container ID depends on it. A bare name is of `ip netns`.
+/// Returns the absolute path of a namespace. A bare name is one of `ip netns`, and an empty text stays empty. Like
+/// cnitool it doesn't follow links, because the container ID depends on the path.
 fn namespace(text: &str) -> Result<String, Report> {
     if text.is_empty() {
         return Ok(String::new());
@@ -70,7 +75,7 @@ fn namespace(text: &str) -> Result<String, Report> {
     Ok(clean(&path).to_string_lossy().into_owned())
 }
 
-/// Removes `.` and `..` lexically.
+/// Removes `.` and `..` from an absolute path without a look at the files.
 fn clean(path: &Path) -> PathBuf {
     let mut out = PathBuf::from("/");
     for part in path.components() {
@@ -85,12 +90,13 @@ fn clean(path: &Path) -> PathBuf {
     out
 }
 
-/// cnitool's ID is `cnitool-` and the first ten bytes of the path's SHA-512.
+/// Returns the container ID that cnitool takes for a namespace: `cnitool-` and the first ten bytes of the path's
+/// SHA-512.
 pub(super) fn container_id(netns: &str) -> String {
     format!("cnitool-{}", sha512_hex(netns, 10))
 }
 
-/// Returns the report for a word that names no one pod. `nothing` says what was looked for.
+/// Returns the report for a word that names no pod, or several. `nothing` says what was looked for.
 pub(super) fn unnamed(what: &str, word: &str, unnamed: Unnamed, nothing: &str) -> Report {
     let (exit, why) = match unnamed {
         Unnamed::Nothing => (Exit::Usage, nothing.to_owned()),

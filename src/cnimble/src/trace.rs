@@ -14,6 +14,8 @@ use super::{Session, plain, target};
 
 const WHAT: &str = "can't trace the packet";
 
+/// Follows the packet, and prints the stations. It fails with [`Exit::Found`] if one stops the packet, and with
+/// [`Exit::Unknown`] if that is uncertain.
 pub(super) fn trace(session: &Session, given: &args::trace::Trace) -> Result<(), Report> {
     let (pod, receiver) = sender_and_receiver(given)?;
     let target: Target = receiver.parse().map_err(|why: String| usage(format!("{receiver}: {why}")))?;
@@ -43,7 +45,7 @@ pub(super) fn trace(session: &Session, given: &args::trace::Trace) -> Result<(),
     })
 }
 
-/// The sending pod as the user writes it, `None` with `--from`, and the receiver.
+/// Returns the sending pod as the user writes it, or `None` with `--from`, and the receiver.
 fn sender_and_receiver(given: &args::trace::Trace) -> Result<(Option<&str>, &str), Report> {
     match (given.from, given.pod.as_deref(), given.to.as_deref()) {
         (None, Some(pod), Some(to)) => Ok((Some(pod), to)),
@@ -52,7 +54,7 @@ fn sender_and_receiver(given: &args::trace::Trace) -> Result<(Option<&str>, &str
     }
 }
 
-/// The pod that sends the packet.
+/// Returns the pod that sends the packet. It fails for a pod in the host's network namespace.
 fn pod_of(records: &Records<'_>, word: &str) -> Result<NamedPod, Report> {
     let pod = named(records, word)?;
     if cnimble_trace::is_in_host_network(&pod).map_err(failed)? {
@@ -64,7 +66,8 @@ fn pod_of(records: &Records<'_>, word: &str) -> Result<NamedPod, Report> {
     Ok(pod)
 }
 
-/// The receiver of a packet from outside: an address of this node, with a port.
+/// Returns the receiver of a packet from outside. It fails unless the user gives an IP address with a port. Whether the
+/// address is one of this node is not checked.
 fn published_address(target: &Target) -> Result<IpAddr, Report> {
     let ip = target
         .host
@@ -80,7 +83,7 @@ fn failed(err: impl ToString) -> Report {
     Report::because(Exit::Files, WHAT, err)
 }
 
-/// The pod that the user names.
+/// Returns the pod that the user names, or fails if there is none or several.
 fn named(records: &Records<'_>, word: &str) -> Result<NamedPod, Report> {
     records.find(word).map_err(|unnamed| {
         target::unnamed(WHAT, word, unnamed, &format!("there is no pod, container or namespace {word}"))
@@ -88,7 +91,9 @@ fn named(records: &Records<'_>, word: &str) -> Result<NamedPod, Report> {
     })
 }
 
-/// The receiver's address. Another pod's is of the family of the sender's first address.
+/// Returns the receiver's address: the one that the user gives, the `gateway` of the pod, the host's gateway for
+/// `internet`, or that of another pod. Another pod's is of the family of the sender's first address if it has one of
+/// it.
 fn address(records: &Records<'_>, pod: &NamedPod, target: &Target) -> Result<IpAddr, Report> {
     let host = target.host.as_str();
     if let Ok(ip) = host.parse() {
@@ -150,6 +155,7 @@ fn headline(trace: &Trace) -> String {
     format!("{} from {sender} to {}{port}\n", trace.protocol, trace.to)
 }
 
+/// Returns the last line.
 fn conclusion(trace: &Trace) -> String {
     let text = match (trace.outcome, trace.answer) {
         (Outcome::Answered, Some(answer)) => return format!("the answer came back: {answer}\n"),

@@ -17,6 +17,8 @@ use super::{Session, doctor, plain, print, print_json, target};
 
 const WHAT: &str = "can't draw the networks";
 
+/// Draws the networks as text, as SVG or as JSON. It fails with [`Exit::Found`] if a check was requested and has found
+/// a fault.
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
     let is_checked = given.check || given.cri.is_some();
     let notes = if is_checked { notes(session, given.cri.as_deref()).await? } else { Notes::default() };
@@ -37,7 +39,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
     fail_with((is_checked && tree.shows_faults()).then_some(Exit::Found))
 }
 
-/// Keeps the network of this name, or else the pod.
+/// Removes everything but the network of this name, or else the pod. It fails if neither is in the tree.
 fn keep(tree: &mut tree::Tree, what: &str, session: &Session, cri: Option<&OsStr>) -> Result<(), Report> {
     if tree.keep_network(what) {
         return Ok(());
@@ -64,13 +66,13 @@ fn unknown(what: &str, unnamed: Unnamed) -> Report {
         .hint("`cnimble network ls` lists the networks, `cnimble ls` the attachments")
 }
 
-/// Whether two paths lead to one namespace.
+/// Returns whether two paths lead to one namespace. A missing one is the same as none.
 fn is_same(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     identity(one).is_some_and(|found| identity(other) == Some(found))
 }
 
-/// Reads the notes about pods. With a socket the runtime supplies the names.
+/// Examines the node, and returns the problems of pods. With a socket the runtime supplies the pods' names.
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
     let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
@@ -92,15 +94,15 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     Ok(Notes { names: diagnosis.pods, problems })
 }
 
-/// Returns the node's networks, with these notes on their pods.
+/// Returns the node's networks, with these notes about their pods.
 pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
     let configured = configured(session)?;
     let sources = Sources { caches: &session.caches(), configured: &configured, notes };
     tree::read(&sources).map_err(|err| Report::because(Exit::Files, WHAT, err))
 }
 
-/// The first of each name counts. `cnimble networks` reports unusable networks. A directory that the user names must be
-/// there.
+/// Returns the usable networks in the order of their files, of which the first of each name counts. `cnimble networks`
+/// reports the others. It fails if a directory that the user names can't be read.
 fn configured(session: &Session) -> Result<Vec<cnimble_cni::NetworkList>, Report> {
     let dir = session.conf.dir();
     if session.own_conf
@@ -115,7 +117,8 @@ fn configured(session: &Session) -> Result<Vec<cnimble_cni::NetworkList>, Report
     Ok(listing.networks.into_iter().map(|network| network.list).collect())
 }
 
-/// The first variable that is set counts (locale(7)). Without a locale most terminals support Unicode.
+/// Returns whether the locale is of UTF-8. The first variable that is set counts (locale(7)). Without a locale it
+/// returns true, because most terminals support Unicode.
 fn speaks_unicode() -> bool {
     let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
     match ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set) {
@@ -124,6 +127,7 @@ fn speaks_unicode() -> bool {
     }
 }
 
+/// Writes the picture to a file, or to stdout for `-`.
 fn write(path: &Path, svg: &str) -> Result<(), Report> {
     if path == Path::new("-") {
         return print(svg);

@@ -14,6 +14,7 @@ use super::output::note;
 use super::report::{Report, usage};
 use super::{Session, network, print, print_json, style, target};
 
+/// Adds an attachment, and prints the result. A signal undoes the ADD, unless the attachment was on record before.
 pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Report> {
     let attach = target::attach(given)?;
     let what = format!("can't add {} to network {}", attach.ifname, given.network);
@@ -47,7 +48,8 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     })
 }
 
-/// Returns the command that deletes this attachment. Without the ID it would look for another one.
+/// Returns the command that deletes this attachment. It names the ID unless that is the default one of the namespace,
+/// which the command would look for otherwise.
 fn del_hint(network: &NetworkList, attach: &Attach) -> String {
     let mut command = format!("cnimble del {} {}", network.name, attach.netns);
     if attach.container_id != target::container_id(&attach.netns) {
@@ -59,11 +61,13 @@ fn del_hint(network: &NetworkList, attach: &Attach) -> String {
     command
 }
 
+/// Returns the hint to repeat the ADD.
 fn add_again(network: &NetworkList, attach: &Attach) -> String {
     format!("`{}`, and add it again", del_hint(network, attach))
 }
 
-/// DEL waits until the library has undone the interrupted ADD.
+/// Deletes the attachment of an interrupted ADD, and completes the report. The DEL waits until the library has undone
+/// the ADD.
 async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, report: Report) -> Report {
     // A second signal interrupts this, too.
     match interruptible(session.invoker.del(network, attach)).await {
@@ -88,18 +92,20 @@ enum Record {
     Missing,
 }
 
-/// An attachment that exists, or should.
+/// An attachment to delete or to check, with its configuration.
 struct Existing {
     /// The network of the file, or of the record if there is no file.
     given: NetworkList,
-    /// The network that counts for this attachment.
+    /// The configuration that the library uses for this attachment.
     network: NetworkList,
     attach: Attach,
+    /// What the cache has of its ADD.
     record: Record,
-    /// Whether the network has a usable file.
+    /// The network has a usable file.
     has_file: bool,
 }
 
+/// Deletes an attachment. Without a record of it DEL runs by the network's file, and the message says so.
 pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(), Report> {
     let session = &by_choice(session, given.from_file);
     let attach = target::attach(&given.attachment)?;
@@ -145,6 +151,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     session.done(&words, &summary(&network, &attach, "recorded", record == Record::Usable))
 }
 
+/// Checks that an attachment is as ADD has left it. With `disableCheck` no plugin is asked, and the message says so.
 pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(), Report> {
     let session = &by_choice(session, given.from_file);
     let attach = target::attach(&given.attachment)?;
@@ -178,14 +185,17 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     session.done(&words, &summary(&network, &attach, "asked", asked))
 }
 
-/// A session that goes by the network's file, if the caller wants that.
+/// Returns the session, whose invoker prefers the network's file to the record if `from_file` is set.
 fn by_choice(session: &Session, from_file: bool) -> Session {
     let invoker = session.invoker.clone();
     session.with_invoker(if from_file { invoker.with_given_configuration() } else { invoker })
 }
 
-/// Returns the attachment with the configuration that counts for it. Its network's file may be gone, because the
-/// record of its ADD has a copy. Missing arguments are those of ADD.
+/// Returns the attachment with the configuration to use. If the network's file is gone, the record of the ADD has a
+/// copy, except with `--from-file`. Arguments that are not given are those of the recorded ADD.
+///
+/// # Errors
+/// Fails if there is neither a usable file nor a usable record.
 fn find(
     session: &Session,
     arguments: &args::Existing,
@@ -197,7 +207,7 @@ fn find(
     let file = network::find(session, name);
     let (record, entry) = match &file {
         Ok(file) => lookup(session, &file.name, &attach),
-        // The path of a file doesn't tell the network's name.
+        // The path of a file doesn't contain the network's name.
         Err(_) if cni::names::is_identifier(name) => lookup(session, name, &attach),
         Err(_) => (Record::Missing, None),
     };
@@ -258,7 +268,7 @@ fn is_difference(cause: &PluginError) -> bool {
     matches!(cause, PluginError::Refused { error, .. } if error.code == Code::CHECK_FAILED)
 }
 
-/// Restores missing arguments from the values at ADD.
+/// Sets the arguments that are not given to those of the recorded ADD.
 fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
     if given.netns.is_none() {
         attach.netns = entry.namespace().unwrap_or_default().to_owned();
@@ -271,15 +281,15 @@ fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
     }
 }
 
-/// Another attachment of the same namespace. The caller has probably forgotten the container ID or the interface that
-/// was given to `add`.
+/// Another attachment of the same namespace. The user has probably forgotten the container ID or the interface that was
+/// given to `add`.
 struct Other {
     entry: Entry,
     netns: String,
 }
 
 impl Other {
-    /// Returns a sentence with the command for that attachment.
+    /// Returns a sentence with the command that runs `verb` for that attachment.
     fn told(&self, verb: &str) -> String {
         let Other { entry, netns } = self;
         let (network, id, ifname) = (&entry.network, &entry.container_id, &entry.ifname);
@@ -291,7 +301,8 @@ impl Other {
     }
 }
 
-/// Returns the record of another attachment of this namespace, also of another network if that is `anywhere`.
+/// Returns the record of another attachment of this namespace, preferably one of this network. Those of other networks
+/// count only if `anywhere` is set.
 fn other_record(session: &Session, network: &str, attach: &Attach, anywhere: bool) -> Option<Other> {
     let netns = Some(attach.netns.clone()).filter(|path| !path.is_empty())?;
     let real = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
@@ -303,11 +314,12 @@ fn other_record(session: &Session, network: &str, attach: &Attach, anywhere: boo
     Some(Other { entry, netns })
 }
 
-/// Whether there is surely no such file.
+/// Returns whether there is surely no such file. It returns false if that can't be determined.
 fn is_missing(path: &str) -> bool {
     !path.is_empty() && std::fs::metadata(path).is_err_and(|err| err.kind() == ErrorKind::NotFound)
 }
 
+/// Returns the cache entry of the attachment, if it is usable. A failure to read it is logged.
 fn lookup(session: &Session, network: &str, attach: &Attach) -> (Record, Option<Entry>) {
     let key = Key { network, container_id: &attach.container_id, ifname: &attach.ifname };
     match session.invoker.cache().get(key) {
@@ -324,7 +336,7 @@ fn lookup(session: &Session, network: &str, attach: &Attach) -> (Record, Option<
     }
 }
 
-/// Returns the JSON of a verb, with one key of its own.
+/// Returns the JSON of a verb, with `key` for what only this verb has.
 fn summary(network: &NetworkList, attach: &Attach, key: &str, value: bool) -> Value {
     json!({
         (key): value,
@@ -336,6 +348,7 @@ fn summary(network: &NetworkList, attach: &Attach, key: &str, value: bool) -> Va
     })
 }
 
+/// Returns the result of an ADD as text.
 fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &CniResult) -> String {
     let headline = format!(
         "{} {} is on {}\n",
@@ -370,6 +383,7 @@ fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &
     headline + &style::rows(&lines, session.paint)
 }
 
+/// Returns the value after the word, or nothing if there is none.
 fn with(word: &str, value: Option<impl Display>) -> String {
     value.map(|value| format!("{word}{value}")).unwrap_or_default()
 }

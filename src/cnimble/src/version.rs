@@ -18,6 +18,7 @@ struct Versions {
     cni_versions: Vec<&'static str>,
 }
 
+/// Prints the versions.
 pub(super) fn version(session: &Session) -> Result<(), Report> {
     let cni_versions = Version::ALL.iter().map(|version| version.as_str()).collect();
     session.show(&Versions { version: env!("CARGO_PKG_VERSION"), commit: COMMIT, cni_versions })

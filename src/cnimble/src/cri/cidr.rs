@@ -11,6 +11,11 @@ use crate::report::{Exit, Report, usage};
 use crate::style::joined;
 use crate::{Session, print_json};
 
+/// Gives the runtime the node's podCIDRs, and notes if that has no effect on its network.
+///
+/// # Errors
+/// Fails with a usage error for two networks of a family, and for a network with host bits. It fails with
+/// [`Exit::Plugin`] if the runtime lacks the call.
 pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork]) -> Result<(), Report> {
     let what = "can't give the runtime the podCIDRs";
     let families = cidrs.iter().filter(|cidr| cidr.is_ipv6()).count();
@@ -41,7 +46,8 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
     }
 }
 
-/// Why an accepted CIDR may have no effect on the runtime.
+/// Returns why an accepted CIDR has no effect on the runtime, or that this is unknown. It returns `None` if it has one.
+/// `cni` is what the runtime reported before, if it reports its networks.
 fn effect(client: &Client, cni: Option<&Cni>) -> Option<String> {
     let name = &client.version().name;
     match cni {

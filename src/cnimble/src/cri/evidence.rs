@@ -11,13 +11,14 @@ use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 use super::report;
 use crate::report::Report;
 
-/// Asks the runtime each time, so that a verdict uses the current list.
+/// A runtime that is asked each time, so that a verdict uses the current list.
 #[derive(Debug)]
 struct Asked {
     socket: PathBuf,
 }
 
-/// Asks the runtime once, so that an unreachable runtime is an early error.
+/// Returns the runtime at a socket, which is searched for if `given` is empty. It lists the sandboxes once, so that an
+/// unreachable runtime is an early error.
 pub(crate) fn runtime(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
     let socket = find(Some(given)).map_err(|err| report(what, &err))?;
     blocking(&socket, |client| async move { client.sandboxes().await }).map_err(|err| report(what, &err))?;

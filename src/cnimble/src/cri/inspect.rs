@@ -18,6 +18,7 @@ use crate::{Session, doctor, print, print_json};
 
 use sides::Sides;
 
+/// Prints each sandbox of a pod from three sides. It fails with [`Exit::Found`] if they differ.
 pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Result<(), Report> {
     let what = format!("can't inspect pod {pod}");
     let all = client.sandboxes().await.map_err(|err| report(&what, &err))?;
@@ -45,7 +46,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     fail_with(differ.then_some(Exit::Found))
 }
 
-/// A pod from three sides.
+/// A sandbox with what the runtime, the cache and the kernel say about it.
 struct Inspected {
     runtime: pods::Pod,
     sides: Sides,

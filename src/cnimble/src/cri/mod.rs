@@ -16,6 +16,7 @@ use super::args::cri::{Cri, CriCommand};
 use super::interrupt::interruptible;
 use super::report::{Exit, Report};
 
+/// Connects to the runtime, and runs a subcommand until it ends or a signal arrives.
 pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
     let what = "can't ask the container runtime";
     let work = async {
@@ -32,13 +33,13 @@ pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
     interruptible(work).await.map_err(|exit| Report::new(exit, "interrupted").hint("run it again"))?
 }
 
-/// Connects to the runtime at the given socket, or at a socket that is found.
+/// Connects to the runtime at the given socket, or at the first one that is found.
 pub(super) async fn connect(given: Option<&OsStr>, what: &str) -> Result<Client, Report> {
     let socket = cnimble_cri::find(given).map_err(|err| report(what, &err))?;
     Client::connect(&socket).await.map_err(|err| report(what, &err))
 }
 
-/// Returns the report for a refusal of the runtime or a failed connection.
+/// Returns the report for an error of the runtime or of the connection to it.
 pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     let exit = match err {
         CriError::Endpoint { .. } => Exit::Usage,
@@ -60,7 +61,10 @@ pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     }
 }
 
-/// Ready ones come first, then the newest. The text is a name or the beginning of an ID.
+/// Returns the sandboxes of the pod with this name, of which the ready and then the newest come first.
+///
+/// The name is `NAMESPACE/NAME`, or `NAME` in the namespace `default`. If no pod has it, the text may be the beginning
+/// of one sandbox's ID, of four characters or more.
 fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     let named = |of: &&Sandbox| of.namespace == namespace && of.name == name;
@@ -74,12 +78,13 @@ fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
     found
 }
 
+/// Returns the report for an unknown pod.
 fn no_pod(what: impl Into<String>, text: &str) -> Report {
     Report::because(Exit::Usage, what, format!("the runtime has no pod {text}"))
         .hint("`cnimble cri pods` lists the pods")
 }
 
-/// crictl shows the first 13 characters, too.
+/// Returns the first 13 characters of an ID, as many as crictl shows.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }

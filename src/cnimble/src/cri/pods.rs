@@ -13,6 +13,8 @@ use crate::output::View;
 use crate::report::Report;
 use crate::style::{Paint, joined, table};
 
+/// Lists the sandboxes of the runtime. If the details of one can't be read, it is listed without them and the failure
+/// is logged.
 pub(super) async fn pods(session: &Session, client: &Client) -> Result<(), Report> {
     let what = "can't list the runtime's pods";
     let mut all = Vec::new();
@@ -33,7 +35,7 @@ pub(super) async fn pods(session: &Session, client: &Client) -> Result<(), Repor
 #[derive(Serialize)]
 struct Pods(Vec<Pod>);
 
-/// The details are `None` if the runtime doesn't report them.
+/// A sandbox as the runtime reports it. The details are `None` if the runtime doesn't report them.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pod {
@@ -41,7 +43,9 @@ pub(super) struct Pod {
     name: String,
     uid: String,
     pub(super) id: String,
+    /// How many sandboxes the pod had before this one.
     pub(super) attempt: u32,
+    /// Seconds since 1970. It is 0 if the runtime has no time.
     created: u64,
     state: &'static str,
     host_network: Option<bool>,
@@ -51,6 +55,7 @@ pub(super) struct Pod {
 }
 
 impl Pod {
+    /// Combines the entry of a listing with the details.
     pub(super) fn new(sandbox: Sandbox, status: Option<SandboxStatus>) -> Self {
         let state = sandbox.state();
         let Sandbox { namespace, name, uid, id, attempt, created, .. } = sandbox;
@@ -61,7 +66,7 @@ impl Pod {
         Pod { namespace, name, uid, id, attempt, created, state, host_network, ips, netns, pid }
     }
 
-    /// The pod's namespace and name.
+    /// Returns the pod's namespace and name.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

@@ -13,21 +13,26 @@ use crate::output::View;
 use crate::report::{Exit, Report, fail_with};
 use crate::style::{Paint, rows};
 
+/// The state of the runtime, and the network that cnimble would choose.
 #[derive(Serialize)]
 struct Status {
     socket: PathBuf,
     runtime: Version,
     conditions: Vec<Condition>,
-    /// `None` if the runtime doesn't report its networks.
+    /// It is `None` if the runtime doesn't report its networks.
     loaded: Option<Cni>,
+    /// The network that cnimble would choose, or `None` if no file can be used.
     choice: Option<Choice>,
+    /// The directory of the choice.
     #[serde(skip)]
     dir: String,
+    /// Why other files can't be used.
     skipped: Vec<String>,
+    /// How the loaded network differs from the choice.
     differs: Option<String>,
 }
 
-/// cnimble chooses the first usable file, like a kubelet with its own CNI support.
+/// The first usable file of a directory, which a kubelet with its own CNI support would choose, too.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Choice {
@@ -37,6 +42,8 @@ struct Choice {
     file: PathBuf,
 }
 
+/// Prints the state of the runtime. It fails with [`Exit::Found`] if the runtime isn't ready, or if its network differs
+/// from cnimble's choice.
 pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Report> {
     let what = "can't ask for the runtime's status";
     let status = client.status().await.map_err(|err| report(what, &err))?;
@@ -58,8 +65,9 @@ pub(super) async fn status(session: &Session, client: &Client) -> Result<(), Rep
     fail_with((!is_well).then_some(Exit::Found))
 }
 
-/// Chooses in the runtime's directories if the runtime names them and no other directory was given. Returns the
-/// directory, the choice, and why other files can't be used.
+/// Chooses a network as cnimble would. Returns the directory, the choice, and why other files can't be used.
+///
+/// The directories of networks and plugins are those that the runtime names, unless the user has named others.
 async fn choice(session: &Session, cni: Option<&Cni>) -> (String, Option<Choice>, Vec<String>) {
     let told = cni.and_then(|cni| cni.conf_dir.clone()).filter(|_| !session.own_conf);
     let dir = told.unwrap_or_else(|| session.conf.dir().to_owned());
@@ -78,7 +86,7 @@ async fn choice(session: &Session, cni: Option<&Cni>) -> (String, Option<Choice>
     (dir.display().to_string(), choice, network.problems())
 }
 
-/// Returns how the runtime's network differs from cnimble's choice.
+/// Returns how the runtime's network differs from cnimble's choice, or `None` if they agree or both are missing.
 fn differ(loaded: Option<&Loaded>, choice: Option<&Choice>, dir: &str) -> Option<String> {
     match (loaded, choice) {
         (None, None) => None,
@@ -98,7 +106,7 @@ fn differ(loaded: Option<&Loaded>, choice: Option<&Choice>, dir: &str) -> Option
     }
 }
 
-/// A kubelet regards the runtime as not ready because of such a condition.
+/// Returns whether a kubelet regards the runtime as not ready because of this condition.
 fn is_bad(condition: &Condition) -> bool {
     !condition.holds && matches!(condition.kind.as_str(), "RuntimeReady" | "NetworkReady")
 }

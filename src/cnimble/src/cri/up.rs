@@ -19,8 +19,10 @@ use crate::pod::tally::{Tally, manifests};
 use crate::report::{Exit, Report};
 use crate::style::joined;
 
+/// The number of pods that are created at once.
 const AT_ONCE: usize = 8;
 
+/// Creates the sandboxes of the pods in manifests. A failed pod doesn't stop the others.
 pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result<(), Report> {
     let mut tally = Tally::new(session);
     let dns = DnsOptions::default();
@@ -47,7 +49,9 @@ pub(super) async fn up(session: &Session, client: &Client, given: &Up) -> Result
     tally.into_inner().finish("up", configs.len())
 }
 
-/// Returns whether the sandbox existed already.
+/// Creates the sandbox of a pod, and compares it with the kernel. Returns its status, and whether it existed already.
+///
+/// A ready sandbox of the same pod UID is kept. Other sandboxes of the pod's name are stopped first, but not removed.
 async fn one_up(
     client: &Client,
     config: &SandboxConfig,
@@ -87,7 +91,7 @@ async fn one_up(
     }
 }
 
-/// Returns the configuration that a kubelet would send for this pod.
+/// Returns the configuration that a kubelet would send for this pod. `attempt` counts the pod's earlier sandboxes.
 fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfig {
     let (name, namespace) = (&of.pod.name, &of.pod.namespace);
     let labels = [("name", name), ("namespace", namespace), ("uid", &of.uid)];
@@ -107,7 +111,8 @@ fn pod_config(of: &SandboxConfig, attempt: u32, cgroup_parent: &str) -> PodConfi
     }
 }
 
-/// Checks that the kernel agrees with the runtime about the pod.
+/// Checks that the sandbox is ready, and that its network namespace has the addresses that the runtime reports. A pod
+/// on the node's network is not compared.
 fn verify(status: &SandboxStatus) -> Result<(), String> {
     if !status.sandbox.ready {
         return Err("the runtime says that the sandbox isn't Ready".to_owned());
@@ -129,6 +134,7 @@ fn verify(status: &SandboxStatus) -> Result<(), String> {
     }
 }
 
+/// Returns the addresses of the links that are up in a network namespace.
 fn addresses(netns: &Path) -> netlink::Result<BTreeSet<IpAddr>> {
     let mut inside = Netlink::open_in(&NetNs::open(netns)?)?;
     let mut found = BTreeSet::new();
@@ -138,6 +144,7 @@ fn addresses(netns: &Path) -> netlink::Result<BTreeSet<IpAddr>> {
     Ok(found)
 }
 
+/// Stops and removes the sandboxes of pods. A failed pod doesn't stop the others, and an unknown one is no error.
 pub(super) async fn down(session: &Session, client: &Client, given: &Down) -> Result<(), Report> {
     let listed = client.sandboxes().await.map_err(|err| report("can't list the runtime's pods", &err))?;
     let mut tally = Tally::new(session);
@@ -160,6 +167,7 @@ pub(super) async fn down(session: &Session, client: &Client, given: &Down) -> Re
     tally.finish("down", given.pods.len())
 }
 
+/// Stops and removes these sandboxes, and returns their number. It fails if the network namespace of one remains.
 async fn one_down(client: &Client, sandboxes: Vec<&Sandbox>, pod: &str) -> Result<usize, Report> {
     let what = format!("can't take down pod {pod}");
     for sandbox in &sandboxes {

@@ -1,4 +1,5 @@
-//! Counts events since the start (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
+//! Counts events since the start, in the text format of Prometheus
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,21 +7,25 @@ use std::time::Duration;
 
 use super::state::{Event, What};
 
-/// Upper bounds in seconds.
+/// The upper bounds of the histograms' buckets, in seconds.
 const BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0, 10.0];
 
+/// All kinds of events.
 const EVENTS: [What; 4] = [What::Add, What::Del, What::Failed, What::Repaired];
 
 /// The durations of one network's ADDs or DELs.
 #[derive(Default)]
 struct Histogram {
-    /// The counts are not cumulative.
+    /// The durations up to each bound and above the one before. They are not cumulative, unlike those of the output.
     counts: [u64; BUCKETS.len()],
+    /// The number of all durations, including those above the last bound.
     count: u64,
+    /// The sum of all durations.
     seconds: f64,
 }
 
 impl Histogram {
+    /// Counts a duration.
     fn observe(&mut self, took: Duration) {
         let seconds = took.as_secs_f64();
         if let Some((count, _)) = self.counts.iter_mut().zip(BUCKETS).find(|(_, bound)| seconds <= *bound) {
@@ -30,6 +35,7 @@ impl Histogram {
         self.seconds += seconds;
     }
 
+    /// Writes the histogram, with cumulative buckets.
     fn write(&self, out: &mut String, labels: &str) {
         const NAME: &str = "cnimble_attachment_duration_seconds";
         let mut below = 0;
@@ -43,14 +49,19 @@ impl Histogram {
     }
 }
 
+/// The counts since the start.
 #[derive(Default)]
 pub(super) struct Metrics {
+    /// The number of events, by network and kind.
     events: BTreeMap<(String, &'static str), u64>,
+    /// The durations of ADDs and DELs, by network and kind.
     durations: BTreeMap<(String, &'static str), Histogram>,
+    /// How often notifications were lost.
     lost: u64,
 }
 
 impl Metrics {
+    /// Counts an event.
     pub(super) fn event(&mut self, event: &Event) {
         let network = &event.owner.network;
         for what in EVENTS {
@@ -63,11 +74,13 @@ impl Metrics {
         }
     }
 
+    /// Counts a loss of notifications.
     pub(super) fn lost(&mut self) {
         self.lost += 1;
     }
 
-    /// Ends with `# EOF`. `attached` is the current number of attachments.
+    /// Returns all counts. The text ends with `# EOF`, so that a reader knows where one set of counts ends. `attached`
+    /// is the current number of attachments.
     pub(super) fn text(&self, attached: usize) -> String {
         let mut out = String::new();
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {
@@ -104,6 +117,7 @@ impl Metrics {
     }
 }
 
+/// Returns the labels of a count, with the network's name escaped.
 fn labels(network: &str, event: &str) -> String {
     let network = network.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("network=\"{network}\",event=\"{event}\"")

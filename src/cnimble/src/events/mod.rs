@@ -1,5 +1,5 @@
 //! `events`: observes the signs of attachments (`state`) that the kernel reports (`watch`). Plugins and runtimes aren't
-//! asked, so all of them are supported.
+//! asked, so events of every runtime appear.
 
 mod metrics;
 mod show;
@@ -29,17 +29,21 @@ use show::Show;
 use state::{About, Added, State};
 use watch::{Sign, Watch};
 
+/// The greatest size of a lease file that is read.
 const LEASE: usize = 4096;
 
-/// Events are shown after as many reads of the queues, even if new signs keep coming.
+/// The number of reads of the queues after which events are shown, even if new signs keep coming.
 const ROUNDS: usize = 32;
 
 const WHAT: &str = "can't follow events";
 
+/// Why the command ends.
 enum End {
     /// The reader closed its end of the pipe.
     Unread,
+    /// Stdout can't be written.
     Unwritten(io::Error),
+    /// The node can't be observed.
     Failed(String),
 }
 
@@ -58,6 +62,10 @@ impl From<io::Error> for End {
     }
 }
 
+/// Prints events until the reader closes the pipe or a signal ends the process.
+///
+/// # Errors
+/// Fails if the given network is unknown, and if the node can't be observed.
 pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
     if given.metrics && session.json {
         return Err(usage("--metrics and --json can't be combined").hint("leave one out"));
@@ -77,15 +85,18 @@ pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
     }
 }
 
+/// Follows the signs of attachments and shows the events.
 struct Follower {
     watch: Watch,
     caches: Vec<Cache>,
+    /// The directories of leases.
     data: BTreeSet<PathBuf>,
     state: State,
     show: Show,
 }
 
 impl Follower {
+    /// Begins to watch, and takes the current state without events.
     fn new(caches: Vec<Cache>, data: BTreeSet<PathBuf>, show: Show) -> Result<Self, String> {
         let results = caches.iter().map(|cache| cache.dir().join("results")).collect();
         // The watch is complete from here on. The look at the current state follows, so nothing is missed.
@@ -96,6 +107,7 @@ impl Follower {
         Ok(follower)
     }
 
+    /// Shows events until an error ends that.
     fn follow(&mut self) -> End {
         let outcome = self.show.begin(self.state.attached()).map_err(End::from);
         let outcome = outcome.and_then(|()| {
@@ -110,7 +122,8 @@ impl Follower {
         }
     }
 
-    /// Reads until the queues are empty. If new signs keep coming, it shows ADDs and DELs but draws no conclusions.
+    /// Reads until the queues are empty, and shows the events. If new signs keep coming, it shows the finished ADDs and
+    /// DELs but draws no conclusions from what is missing.
     fn round(&mut self) -> Result<(), End> {
         let mut all = false;
         for _ in 0..ROUNDS {
@@ -128,6 +141,7 @@ impl Follower {
         Ok(self.show.round(self.state.attached())?)
     }
 
+    /// Passes a sign to the state. After a loss of notifications it reads everything again.
     fn take(&mut self, sign: Sign) -> Result<(), End> {
         let now = Instant::now();
         match sign {
@@ -143,7 +157,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Differences since the last look count as signs.
+    /// Reads the links, results and leases of the node. Differences since the last look count as signs.
     fn look(&mut self) -> Result<(), String> {
         let now = Instant::now();
         let links = LinkMonitor::links().map_err(|err| err.to_string())?;
@@ -164,7 +178,8 @@ impl Follower {
         paths.iter().try_for_each(|path| self.file(now, path))
     }
 
-    /// Reads a file that was created, changed or removed.
+    /// Reads a result or a lease that was created, changed or removed. Hidden files are ignored, because they are
+    /// drafts of an atomic write.
     fn file(&mut self, now: Instant, path: &Path) -> Result<(), String> {
         let Some(dir) = path.parent().filter(|_| !watch::is_hidden(path)) else { return Ok(()) };
         let cache = self.caches.iter().find(|cache| cache.dir().join("results") == dir);
@@ -193,6 +208,7 @@ impl Follower {
         outcome.map_err(|why| format!("{}: {why}", path.display()))
     }
 
+    /// Reads a lease. A file whose name is no address is none, and a file of another kind is ignored.
     fn lease(&mut self, now: Instant, path: &Path) -> Result<(), String> {
         let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
         let network = path.parent().and_then(name);
@@ -217,6 +233,7 @@ impl Follower {
     }
 }
 
+/// Returns what an event says about an attachment.
 fn about(entry: &Entry) -> About {
     About {
         pod: cnimble_doctor::tree::kubernetes_name(&entry.args),
@@ -226,7 +243,10 @@ fn about(entry: &Entry) -> About {
     }
 }
 
-/// A network with attachments or leases needs no configuration.
+/// Returns the name of the network that the user names. A network with attachments or leases needs no configuration.
+///
+/// # Errors
+/// Fails if it has none of these.
 fn known(
     session: &Session,
     name: &str,
@@ -248,7 +268,8 @@ fn known(
     }
 }
 
-/// Returns the given directories, or else the usual one and those named by networks and results.
+/// Returns the given directories of leases, or else the usual one and those of the configured networks and of the
+/// recorded ones.
 fn leases(session: &Session, given: &[PathBuf], caches: &[Cache]) -> BTreeSet<PathBuf> {
     if !given.is_empty() {
         return given.iter().cloned().collect();

@@ -15,6 +15,7 @@ use super::metrics::Metrics;
 use super::state::{Event, What};
 
 impl What {
+    /// Returns the name of the kind of event in output.
     pub(super) fn name(self) -> &'static str {
         match self {
             What::Add => "add",
@@ -25,20 +26,25 @@ impl What {
     }
 }
 
+/// Prints events in the requested form.
 pub(super) struct Show {
     json: bool,
     paint: Paint,
+    /// The only network whose events are shown, or `None` for all.
     network: Option<String>,
+    /// The counts, if they are shown in place of the events.
     metrics: Option<Metrics>,
+    /// A count has changed since the last output.
     changed: bool,
 }
 
 impl Show {
+    /// Creates the output. `network` is the only network that is shown, and with `metrics` counts replace the events.
     pub(super) fn new(session: &Session, network: Option<String>, metrics: Option<Metrics>) -> Self {
         Show { json: session.json, paint: session.paint, network, metrics, changed: false }
     }
 
-    /// Announces that all later events are shown.
+    /// Prints that all later events will be shown. `attached` is the number of attachments that exist already.
     pub(super) fn begin(&mut self, attached: usize) -> io::Result<()> {
         if self.metrics.is_some() {
             self.changed = true;
@@ -51,7 +57,7 @@ impl Show {
         )
     }
 
-    /// Announces that events may be missing.
+    /// Prints that events may be missing. `what` is the kind of notifications that were lost.
     pub(super) fn lost(&mut self, what: &str) -> io::Result<()> {
         if let Some(metrics) = &mut self.metrics {
             metrics.lost();
@@ -65,6 +71,8 @@ impl Show {
         )
     }
 
+    /// Prints an event, and for an ADD a warning for each process of the host that listens on a published port of the
+    /// pod. Events of other networks are ignored.
     pub(super) fn event(&mut self, event: &Event) -> io::Result<()> {
         if self.network.as_ref().is_some_and(|network| *network != event.owner.network) {
             return Ok(());
@@ -89,6 +97,8 @@ impl Show {
         cnimble_doctor::shadowed(ports, addrs).iter().try_for_each(|text| self.warning(event, text))
     }
 
+    /// Prints a warning with the attachment of the event. `text` says which process listens on a published port, and
+    /// the warning adds that the port leads to the pod now.
     fn warning(&self, event: &Event, text: &str) -> io::Result<()> {
         let text = format!("{text}, which leads to the pod now");
         let named = Event { took: None, ..event.clone() };
@@ -102,7 +112,7 @@ impl Show {
         )
     }
 
-    /// Prints the counts if one has changed.
+    /// Prints the counts if one has changed since the last call. Without counts it prints nothing.
     pub(super) fn round(&mut self, attached: usize) -> io::Result<()> {
         let Some(metrics) = self.metrics.as_ref().filter(|_| std::mem::take(&mut self.changed)) else {
             return Ok(());
@@ -110,11 +120,13 @@ impl Show {
         emit(&metrics.text(attached))
     }
 
+    /// Prints a line in the requested form.
     fn line(&self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> io::Result<()> {
         emit(&if self.json { plain::json(&format!("{}\n", object())) } else { format!("{}\n", text()) })
     }
 }
 
+/// Returns the text of an event after its name.
 fn words(event: &Event) -> String {
     let attachment = &event.owner.attachment;
     let mut words = vec![event.owner.network.clone(), attachment.ifname.clone()];
@@ -129,6 +141,7 @@ fn words(event: &Event) -> String {
     plain::line(&words.join("  "))
 }
 
+/// Returns the JSON of an event.
 fn object(event: &Event, name: &str) -> Map<String, Value> {
     let fields = [
         ("time", json!(time())),
@@ -148,11 +161,12 @@ fn milliseconds(took: Duration) -> f64 {
     took.as_secs_f64() * 1000.0
 }
 
+/// Returns the time in RFC 3339.
 fn time() -> String {
     Timestamp::now().to_string()
 }
 
-/// The time is in UTC.
+/// Returns the time of day in UTC.
 fn clock() -> String {
     Timestamp::now().strftime("%H:%M:%S%.3fZ").to_string()
 }

@@ -12,15 +12,17 @@ use std::time::{Duration, Instant};
 use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, Owner};
 
-/// An attachment without a cache entry counts as attached after this time, because its runtime may keep no results.
+/// The longest time of an ADD. If the signs of an attachment without a cache entry disappear later, this is a DEL and
+/// not a failure, because its runtime may keep no results.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(300);
 
-/// Repairs within this time are reported as one.
+/// The time after a repair in which others of the same attachment are not reported.
 const REPAIR: Duration = Duration::from_secs(1);
 
-/// Limits the remembered attachments. A node has a few hundred.
+/// The greatest number of remembered attachments, against a flood of notifications. A node has a few hundred.
 const MOST: usize = 1 << 16;
 
+/// What happened to an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Add,
@@ -29,12 +31,13 @@ pub(super) enum What {
     Repaired,
 }
 
+/// An event of an attachment.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Event {
     pub(super) what: What,
     pub(super) owner: Owner,
-    /// From the first sign to the last. `None` if the first sign wasn't seen, or if both were read at once: signs come
-    /// without a time, so the time of reading counts.
+    /// The time from the first sign to the last. It is `None` if the first sign wasn't seen, or if both were read at
+    /// once. Signs come without a time, so the time of reading counts.
     pub(super) took: Option<Duration>,
     pub(super) about: About,
 }
@@ -48,9 +51,10 @@ pub(super) struct About {
     pub(super) ports: Vec<PortMapping>,
 }
 
-/// A new file under the same name is a new result.
+/// The device, inode and modification time of a result's file. A new file under the same name is a new result.
 pub(super) type Identity = (u64, u64, i64, i64);
 
+/// The result of an ADD, as the cache has it.
 pub(super) struct Added {
     pub(super) owner: Owner,
     pub(super) identity: Identity,
@@ -61,40 +65,46 @@ pub(super) struct Added {
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
-    /// The number of rounds before it.
+    /// The number of earlier calls of [`State::settle`].
     round: u64,
 }
 
 impl Moment {
-    /// The time until `now`, if the follower has emptied all queues in between. Otherwise both signs may have waited in
-    /// a queue for any time.
+    /// Returns the time until `now`, if the follower has emptied all queues in between. Otherwise both signs may have
+    /// waited in a queue for any time, and it returns `None`.
     fn until(self, now: Moment) -> Option<Duration> {
         (self.round != now.round).then(|| now.at.duration_since(self.at))
     }
 }
 
+/// An attachment with its signs.
 #[derive(Debug)]
 struct Known {
     owner: Owner,
     links: HashSet<u32>,
     leases: HashSet<PathBuf>,
+    /// The result in the cache.
     entry: Option<Identity>,
-    /// The first sign of an attachment without a result.
+    /// The time of the first sign, while the attachment has no result.
     since: Option<Moment>,
     /// The time at which the first sign of an attachment with a result disappeared.
     leaving: Option<Moment>,
-    /// DEL is complete. Remaining signs disappear without an event.
+    /// The result is gone, so DEL is complete. Remaining signs disappear without an event.
     over: bool,
+    /// The time of the last reported repair.
     repaired: Option<Instant>,
     about: About,
     round: Round,
 }
 
-/// The changes that the signs of one round showed.
+/// The changes in the current round.
 #[derive(Debug, Default)]
 struct Round {
+    /// A result appeared or disappeared.
     entry: bool,
+    /// A link, a lease or a rule appeared.
     came: bool,
+    /// A link or a lease disappeared.
     went: bool,
 }
 
@@ -114,6 +124,7 @@ impl Known {
         }
     }
 
+    /// Returns whether a link or a lease of the attachment exists.
     fn has_signs(&self) -> bool {
         !self.links.is_empty() || !self.leases.is_empty()
     }
@@ -122,6 +133,7 @@ impl Known {
         Event { what, owner: self.owner.clone(), took, about: self.about.clone() }
     }
 
+    /// Records that a sign appeared, which begins an ADD unless there is a result.
     fn came(&mut self, now: Moment) {
         self.round.came = true;
         if self.entry.is_none() && (self.since.is_none() || self.over) {
@@ -130,6 +142,7 @@ impl Known {
         }
     }
 
+    /// Records that a sign disappeared.
     fn went(&mut self, now: Moment) {
         self.round.went = true;
         self.leaving.get_or_insert(now);
@@ -139,16 +152,22 @@ impl Known {
 /// All known attachments and their signs.
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// The attachments by the tag of their owner.
     known: HashMap<String, Known>,
+    /// The tags of links by index.
     links: HashMap<u32, String>,
-    /// Links that don't name an owner yet, and the time of their first notification.
+    /// Links that don't name an owner yet, with the time of their first notification. The time is `None` for those that
+    /// existed at the start.
     unnamed: HashMap<u32, Option<Moment>>,
+    /// The tags of leases by path.
     leases: HashMap<PathBuf, String>,
+    /// The tags of results by path.
     entries: HashMap<PathBuf, String>,
-    /// Results that were announced in this round and are already removed.
+    /// Paths of results that disappeared in this round before they were read.
     passed: HashSet<PathBuf>,
+    /// The ADDs and DELs that were not returned yet.
     events: Vec<Event>,
-    /// How often all queues were empty.
+    /// The number of calls of [`State::settle`].
     rounds: u64,
 }
 
@@ -157,11 +176,13 @@ impl State {
         Moment { at, round: self.rounds }
     }
 
+    /// Returns the number of attachments with a result.
     pub(super) fn attached(&self) -> usize {
         self.known.values().filter(|known| known.entry.is_some()).count()
     }
 
-    /// A link can get its alias after its creation.
+    /// Records a link. It counts as a sign once its alias names an owner. A link can get its alias after its creation,
+    /// and then the time of its creation counts.
     pub(super) fn link(&mut self, now: Instant, index: u32, alias: &str) {
         let Some((tag, owner)) = cnimble_cni::owner::tag(alias).zip(Owner::named(alias)) else {
             if self.unnamed.len() < MOST {
@@ -181,6 +202,7 @@ impl State {
         self.links.insert(index, tag.to_owned());
     }
 
+    /// Records that a link is gone. `alias` is its last one, or empty if that is unknown.
     pub(super) fn no_link(&mut self, now: Instant, index: u32, alias: &str) {
         // The kernel sends no notification for an alias that is set while the link is down. A link without any
         // notification existed before the last look.
@@ -196,7 +218,7 @@ impl State {
         }
     }
 
-    /// Records a rule or set element that names its owner.
+    /// Records a rule or set element whose comment names its owner. One of an unknown owner is ignored.
     pub(super) fn rule(&mut self, now: Instant, comment: &str) {
         let now = self.moment(now);
         // A rule is no first sign: plugins create links and leases before rules.
@@ -206,6 +228,7 @@ impl State {
         }
     }
 
+    /// Records a lease.
     pub(super) fn lease(&mut self, now: Instant, path: &Path, owner: Owner) {
         let tag = owner.tag();
         if self.leases.get(path) == Some(&tag) {
@@ -218,6 +241,7 @@ impl State {
         self.leases.insert(path.to_owned(), tag);
     }
 
+    /// Records that a lease is gone.
     pub(super) fn no_lease(&mut self, now: Instant, path: &Path) {
         let Some(tag) = self.leases.remove(path) else { return };
         let now = self.moment(now);
@@ -227,6 +251,7 @@ impl State {
         }
     }
 
+    /// Records a result, which completes an ADD. A second notification of the same file is ignored.
     pub(super) fn entry(&mut self, now: Instant, path: &Path, added: Added) {
         let Added { owner, identity, about } = added;
         let (tag, now) = (owner.tag(), self.moment(now));
@@ -246,6 +271,7 @@ impl State {
         self.events.push(Event { what: What::Add, owner, took, about });
     }
 
+    /// Records that a result is gone, which completes a DEL.
     pub(super) fn no_entry(&mut self, now: Instant, path: &Path) {
         let Some(tag) = self.entries.remove(path) else {
             if self.passed.len() < MOST {
@@ -262,7 +288,7 @@ impl State {
         self.events.push(known.event(What::Del, took));
     }
 
-    /// Called at the start and after lost notifications. Gives no events.
+    /// Takes the current state as the first one. Events of earlier signs are dropped, and later ones have no duration.
     pub(super) fn take_as_it_is(&mut self) {
         self.events.clear();
         self.unnamed.values_mut().for_each(|since| *since = None);
@@ -271,18 +297,19 @@ impl State {
         }
     }
 
-    /// Returns the known entries, leases and links.
+    /// Returns the known results, leases and links.
     pub(super) fn objects(&self) -> (Vec<PathBuf>, Vec<PathBuf>, Vec<u32>) {
         let paths = |of: &HashMap<PathBuf, String>| of.keys().cloned().collect();
         (paths(&self.entries), paths(&self.leases), self.links.keys().copied().collect())
     }
 
-    /// The ADDs and DELs of this round, while more signs may follow.
+    /// Returns the ADDs and DELs that are complete, while more signs may follow.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Requires that all queues are empty.
+    /// Ends a round, and returns its events with the conclusions: repairs, failed ADDs, and DELs of attachments without
+    /// a result. Call it only when all queues are empty, because a missing sign counts.
     pub(super) fn settle(&mut self, now: Instant) -> Vec<Event> {
         let mut events = self.take_events();
         let passed = std::mem::take(&mut self.passed);
@@ -316,6 +343,7 @@ impl State {
         events
     }
 
+    /// Returns the attachment of this tag, which it creates. It returns `None` if that would be one too many.
     fn known(&mut self, tag: &str, owner: Owner) -> Option<&mut Known> {
         if self.known.len() >= MOST && !self.known.contains_key(tag) {
             return None;
@@ -324,6 +352,7 @@ impl State {
     }
 }
 
+/// Returns whether the path is that of the result of this attachment, as libcni names it.
 fn is_named_after(path: &Path, owner: &Owner) -> bool {
     let Owner { network, attachment: Attachment { container_id, ifname } } = owner;
     path.file_name().is_some_and(|name| *name == *format!("{network}-{container_id}-{ifname}"))

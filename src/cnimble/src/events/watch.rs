@@ -13,25 +13,29 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use cnimble_netlink as netlink;
 use cnimble_netlink::monitor::{LinkMonitor, LinkNotice, RuleMonitor};
 
+/// A notification of the kernel that can be about an attachment.
 #[derive(Debug)]
 pub(super) enum Sign {
     Link(LinkNotice),
+    /// A rule or set element appeared, with this comment.
     Rule(String),
+    /// A file was created, changed or removed.
     File(PathBuf),
-    /// Notifications were lost. The current state has to be read again.
+    /// Notifications of this kind were lost. The current state has to be read again.
     Lost(&'static str),
 }
 
+/// The queues of notifications.
 pub(super) struct Watch {
     links: LinkMonitor,
-    /// `None` on a kernel without nf_tables.
+    /// It is `None` if rules can't be followed, as on a kernel without nf_tables.
     rules: Option<RuleMonitor>,
     files: Files,
 }
 
 impl Watch {
-    /// Watches the current network namespace. `results` are directories of files, `data` directories of directories of
-    /// files. Missing directories are watched as soon as they exist.
+    /// Begins to watch the current network namespace and the directories. `results` are directories of files, `data`
+    /// directories of directories of files. Missing directories are watched as soon as they exist.
     pub(super) fn new(results: &BTreeSet<PathBuf>, data: &BTreeSet<PathBuf>) -> Result<Self, String> {
         let rules = match RuleMonitor::open() {
             Ok(rules) => Some(rules),
@@ -44,6 +48,7 @@ impl Watch {
         Ok(Watch { links, rules, files: Files::new(results.clone(), data.clone())? })
     }
 
+    /// Waits for a notification. It can return without one, as after a signal.
     pub(super) fn wait(&self) -> io::Result<()> {
         let mut fds = vec![
             PollFd::new(self.links.as_fd(), PollFlags::POLLIN),
@@ -56,8 +61,10 @@ impl Watch {
         }
     }
 
-    /// Files are read before the kernel's queues and placed after them: signs that precede a result or its removal are
-    /// never read after it. When nothing is left to read, both sides are complete.
+    /// Reads the pending notifications. An empty list means that all queues were empty.
+    ///
+    /// Files are read before the kernel's queues, and come last in the list. So the signs that precede a result or its
+    /// removal never come after it.
     pub(super) fn read(&mut self) -> Result<Vec<Sign>, String> {
         let mut files = Vec::new();
         self.files.read(&mut files)?;
@@ -73,8 +80,8 @@ impl Watch {
     }
 }
 
-/// Reads the pending notifications. If the kernel lost some (ENOBUFS), this discards those that are still queued,
-/// because a full look replaces them.
+/// Reads the pending notifications of a queue. If the kernel lost some (ENOBUFS), it pushes [`Sign::Lost`] once and
+/// discards those that are still queued, because a full look replaces them.
 fn lossy<T>(
     mut read: impl FnMut() -> netlink::Result<Vec<T>>,
     signs: &mut Vec<Sign>,
@@ -97,15 +104,20 @@ fn lossy<T>(
     }
 }
 
-/// Watches the directories of results and of data. For a missing directory it watches the nearest existing parent.
+/// The watches of the directories of results and of data. For a missing directory the nearest existing parent is
+/// watched.
 struct Files {
     inotify: Inotify,
+    /// Directories of files.
     results: BTreeSet<PathBuf>,
+    /// Directories of directories of files.
     data: BTreeSet<PathBuf>,
+    /// The watched directories.
     paths: HashMap<WatchDescriptor, PathBuf>,
 }
 
 impl Files {
+    /// Begins to watch. Files that exist are no signs.
     fn new(results: BTreeSet<PathBuf>, data: BTreeSet<PathBuf>) -> Result<Self, String> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .map_err(|errno| format!("inotify: {errno}"))?;
@@ -114,6 +126,7 @@ impl Files {
         Ok(files)
     }
 
+    /// Reads the queue, and then watches directories that have appeared.
     fn read(&mut self, signs: &mut Vec<Sign>) -> Result<(), String> {
         let mut directories = false;
         loop {
@@ -130,7 +143,7 @@ impl Files {
         if directories { self.attach(signs) } else { Ok(()) }
     }
 
-    /// Returns whether directories were created or removed.
+    /// Takes a notification, and returns whether directories may have been created or removed.
     fn take(&mut self, event: &InotifyEvent, signs: &mut Vec<Sign>) -> bool {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             signs.push(Sign::Lost("notifications about files"));
@@ -154,11 +167,12 @@ impl Files {
         false
     }
 
+    /// Returns whether the files of the directory are results or leases.
     fn is_of_files(&self, dir: &Path) -> bool {
         self.results.contains(dir) || dir.parent().is_some_and(|parent| self.data.contains(parent))
     }
 
-    /// Existing files in a newly watched directory count as signs.
+    /// Watches the directories that exist. Files that are already in a newly watched one count as signs.
     fn attach(&mut self, signs: &mut Vec<Sign>) -> Result<(), String> {
         for dir in self.results.clone() {
             if self.watch_or_above(&dir)? {
@@ -176,7 +190,7 @@ impl Files {
         Ok(())
     }
 
-    /// Returns true if the directory itself is newly watched, not its nearest existing parent.
+    /// Watches a directory, or its nearest existing parent. Returns true if the directory itself is newly watched.
     fn watch_or_above(&mut self, dir: &Path) -> Result<bool, String> {
         loop {
             if let Some(new) = self.watch(dir)? {
@@ -196,7 +210,7 @@ impl Files {
         }
     }
 
-    /// Returns `None` if the directory doesn't exist, or else whether its watch is new.
+    /// Watches a directory. Returns `None` if it doesn't exist, or else whether its watch is new.
     fn watch(&mut self, dir: &Path) -> Result<Option<bool>, String> {
         let flags = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_CREATE
@@ -213,12 +227,14 @@ impl Files {
     }
 }
 
-/// Leaves out unfinished and quarantined files.
+/// Returns the paths in a directory but those of hidden files, which are unfinished or quarantined. It is empty if the
+/// directory can't be read.
 pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| !is_hidden(path)).collect()
 }
 
+/// Returns whether the name begins with a dot.
 pub(super) fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }

@@ -1,19 +1,20 @@
-//! Objects that another program, or a pod, changes again and again when the guard has put them back.
+//! Objects that another program, or a pod, changes again and again after the guard has restored them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The number of repairs of an object in a row that are a fight, each within [`GAP`] of the one before.
+/// The number of repairs of an object in a row that count as a fight, each within [`GAP`] of the one before.
 const REPAIRS: u32 = 20;
+/// The longest time between two repairs of a row.
 const GAP: Duration = Duration::from_secs(10);
 
-/// An object in a fight is left alone for this time.
+/// The time for which an object in a fight is left alone.
 pub(super) const PAUSE: Duration = Duration::from_secs(600);
 
-/// The fights about objects `O`. An object belongs to one attachment, so that no pod costs another its repairs.
+/// Counts the repairs of objects `O`. An object belongs to one attachment, so that no pod costs another its repairs.
 #[derive(Debug)]
 pub(super) struct Fights<O> {
-    /// The last repair of each object, and the length of its row.
+    /// The time of the last repair of each object, and the number of repairs in its row.
     repairs: BTreeMap<O, (Instant, u32)>,
     /// The ends of the pauses.
     paused: BTreeMap<O, Instant>,
@@ -26,7 +27,8 @@ impl<O> Default for Fights<O> {
 }
 
 impl<O: Ord + Clone> Fights<O> {
-    /// Notes a repair. Returns whether it is one too many, and the object's pause begins.
+    /// Counts a repair. Returns true if the row is now a fight. Then the object's pause begins, and its row starts
+    /// anew.
     pub(super) fn repaired(&mut self, object: O, now: Instant) -> bool {
         let (last, row) = self.repairs.entry(object.clone()).or_insert((now, 0));
         *row = if now.saturating_duration_since(*last) < GAP { *row + 1 } else { 1 };
@@ -39,11 +41,12 @@ impl<O: Ord + Clone> Fights<O> {
         is_fight
     }
 
+    /// Returns whether the object is to be left alone.
     pub(super) fn is_paused(&self, object: &O, now: Instant) -> bool {
         self.paused.get(object).is_some_and(|end| *end > now)
     }
 
-    /// Returns the end of the first pause. Forgets objects that are not fought about.
+    /// Returns the end of the first pause, or `None` if there is none. It forgets rows and pauses that are over.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         self.repairs.retain(|_, (last, _)| now.saturating_duration_since(*last) < GAP);
         self.paused.retain(|_, end| *end > now);

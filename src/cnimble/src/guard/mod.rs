@@ -1,4 +1,4 @@
-//! `guard`: puts back what living pods lose on the host, as soon as the kernel reports a change.
+//! `guard`: restores what living pods lose on the host, as soon as the kernel reports a change.
 
 mod fights;
 mod pace;
@@ -28,17 +28,21 @@ use super::{Session, args, services};
 use fights::Fights;
 use pace::{Outcome, Pace};
 
-/// The notifications of one change come within this time. A DEL removes the link after its addresses.
+/// The time in which the notifications of one change arrive. A DEL removes the link after its addresses.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// A DEL that has removed a pod's rules or limits has removed its link after as many times [`SETTLE`].
+/// The number of times [`SETTLE`] after which a DEL that has removed a pod's rules or limits has also removed its link.
 const REMOVAL: u32 = 6;
 
-/// The wait for the lock of a network, so that an operation that hangs there delays no repair elsewhere.
+/// The wait for the lock of a network. It is short, so that an operation that hangs there delays no repair elsewhere.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const WHAT: &str = "can't guard this node";
 
+/// Watches the node and repairs losses until SIGINT or SIGTERM. SIGHUP requests a look.
+///
+/// # Errors
+/// Fails if the caller isn't root, and if the kernel's notifications can't be read.
 pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Result<(), Report> {
     must_be_root(WHAT)?;
     let mut signals = Signals::listen()?;
@@ -74,7 +78,8 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
     Ok(())
 }
 
-/// Follows the changes of the node, in words. The thread never ends, unless a notification can't be read.
+/// Starts a thread that follows the changes of the node, and returns the last one in words. The thread ends only if
+/// notifications can't be read, which the receiver sees.
 fn follow() -> Result<watch::Receiver<String>, Report> {
     let failed = |err: &dyn std::error::Error| Report::because(Exit::Files, WHAT, err);
     let mut kernel = Disturbances::open(FOLLOWED, OWN).map_err(|err| failed(&err))?;
@@ -92,7 +97,8 @@ fn follow() -> Result<watch::Receiver<String>, Report> {
     Ok(receiver)
 }
 
-/// Waits for notifications. Returns the change that they tell of, once its notifications are there.
+/// Waits for a notification, and then until those of the same change have arrived. Returns the change in words, or
+/// `None` if it needs no look.
 fn next(kernel: &mut Disturbances) -> netlink::Result<Option<String>> {
     let mut fds: Vec<PollFd<'_>> =
         kernel.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -115,12 +121,12 @@ fn next(kernel: &mut Disturbances) -> netlink::Result<Option<String>> {
     Ok(kernel.take())
 }
 
-/// Returns the processor time of this process.
+/// Returns the processor time that this process has used, or zero if it can't be read.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// A part of an attachment that a plugin wants.
+/// A part of an attachment that a plugin wants, as the key of [`Fights`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Object {
     network: Option<String>,
@@ -138,16 +144,18 @@ impl Object {
     }
 }
 
-/// Texts about what the guard leaves alone. A pod that is being removed looks the same for a moment. So a text is logged
-/// if two looks in turn have it, and only once until it ends.
+/// Texts about what the guard leaves alone. A pod that is being removed looks the same for a moment. So a text is
+/// logged only if two looks in a row have it, and then not again until a look lacks it.
 #[derive(Debug, Default)]
 struct Doubts {
+    /// The texts of the last look.
     last: BTreeSet<String>,
+    /// The texts that were logged.
     logged: BTreeSet<String>,
 }
 
 impl Doubts {
-    /// Takes the texts of a look. Returns those to be logged now.
+    /// Takes the texts of a look, and returns those to be logged now.
     fn next(&mut self, now: BTreeSet<String>) -> Vec<String> {
         self.logged.retain(|text| now.contains(text));
         let lasting = now.intersection(&self.last).filter(|text| !self.logged.contains(*text));
@@ -158,14 +166,19 @@ impl Doubts {
     }
 }
 
+/// What the guard remembers between looks.
 struct Guard {
     fights: Fights<Object>,
-    /// The failures that are logged. They are logged again after a repair.
+    /// The failures of the last look, so that a lasting one is logged once.
     failures: BTreeSet<String>,
     doubts: Doubts,
 }
 
 impl Guard {
+    /// Looks for losses, and repairs those that are not in a pause. `cause` is what changed, for the log.
+    ///
+    /// # Errors
+    /// Fails if the node can't be examined. A failed repair is logged, and part of the outcome.
     async fn look(&mut self, doctor: &Doctor<'_>, cause: &str) -> Result<Outcome, Error> {
         let begun = Instant::now();
         let mut lost = doctor.lost().await?;
@@ -208,7 +221,7 @@ impl Guard {
         })
     }
 
-    /// Notes the repairs, and tells of objects that are fought about.
+    /// Counts the repairs, and logs an error for each object whose pause begins.
     fn note(&mut self, repaired: &[&Finding], cause: &str) {
         let now = Instant::now();
         let mut fought: BTreeMap<(&str, &str), Vec<&Finding>> = BTreeMap::new();
@@ -235,13 +248,13 @@ impl Guard {
     }
 }
 
-/// Returns why an attachment's part is left alone.
+/// Returns the text about a finding that is left alone.
 fn left(finding: &Finding) -> String {
     let doubt = finding.doubt.as_deref().unwrap_or_default();
     format!("{}: {}: {}; left alone: {doubt}", describe(&finding.subject), finding.what, finding.why)
 }
 
-/// Returns the repaired parts with their numbers.
+/// Returns the repaired parts, each with its number.
 fn summary(repaired: &[&Finding]) -> String {
     let mut parts: BTreeMap<&str, usize> = BTreeMap::new();
     repaired.iter().for_each(|finding| *parts.entry(&finding.what).or_default() += 1);

@@ -2,31 +2,41 @@
 
 use std::time::{Duration, Instant};
 
-/// A look is followed by a pause of as many times its processor time, as long as a loss is repaired within a second.
+/// The pause after a look without a repair, in multiples of its processor time. It is at most [`LONGEST`], so that a
+/// loss is repaired within a second.
 const SHARE: u32 = 19;
+/// The longest such pause.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Looks take 1 of so many parts of a processor in the long run, whatever other programs and pods do.
+/// The share of a processor that looks take in the long run is one of so many parts, whatever other programs and pods
+/// do.
 const PARTS: u32 = 25;
-/// Looks may take so much processor time at once after a rest.
+/// The processor time that looks may take at once after a rest.
 const CREDIT: Duration = Duration::from_secs(2);
 
-/// The looks that follow a change. An ADD that ran meanwhile has lost its rules before its result was in the cache.
+/// The times of the looks that follow a change. An ADD that ran meanwhile may have lost its rules before its result was
+/// in the cache.
 const AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
 
-/// The time between two looks without a change: the kernel does not report changes of files and of most sysctls. Looks
-/// at a large node are so much rarer that they take one percent of a processor.
+/// The time between two looks without a change. The kernel does not report changes of files and of most sysctls.
 const REGULAR: Duration = Duration::from_secs(30);
+/// The same time in multiples of a look's processor time, if that is longer. Looks at a large node are so much rarer
+/// that they take one percent of a processor.
 const REGULAR_SHARE: u32 = 100;
 
+/// The time after the first failure, and the wait for a lock. It doubles with each failure.
 const RETRY: Duration = Duration::from_secs(1);
+/// The longest time after a failure.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// The outcome of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Nothing was lost.
     Quiet,
+    /// Something was lost and repaired, and no repair failed.
     Repaired,
+    /// A repair failed, or the node could not be examined.
     Failed,
     /// Another process has locked a network.
     Waiting,
@@ -34,47 +44,54 @@ pub(super) enum Outcome {
     Paused(Instant),
 }
 
+/// Decides when the next look begins.
 #[derive(Debug)]
 pub(super) struct Pace {
+    /// The time of the next look, unless one of `later` comes first.
     due: Instant,
+    /// The looks that follow the last change.
     later: Vec<Instant>,
-    /// The earliest time of the next look.
+    /// The earliest time of the next look, as the last one has to be paid for.
     free: Instant,
+    /// The time after the next failure.
     retry: Duration,
-    /// The last change.
+    /// The time of the last change, or of the start.
     changed: Instant,
-    /// The processor time that looks may take now, and the time when that was so.
+    /// The processor time that looks may take at the time behind it, from which it grows.
     credit: (Duration, Instant),
 }
 
 impl Pace {
+    /// Requests a look at once.
     pub(super) fn new(now: Instant) -> Self {
         let (free, changed, credit) = (now, now, (CREDIT, now));
         Pace { due: now, later: Vec::new(), free, retry: RETRY, changed, credit }
     }
 
+    /// Records a change, which requests a look as soon as one is allowed.
     pub(super) fn disturbed(&mut self, now: Instant) {
         self.due = self.due.min(now.max(self.free));
         self.later = AFTER.map(|after| now + after).into();
         self.changed = now;
     }
 
-    /// Whether a look at this time is one of those that follow a change.
+    /// Returns whether a look at this time can be due to the last change.
     pub(super) fn follows_change(&self, now: Instant) -> bool {
         let [.., last] = AFTER;
         now.saturating_duration_since(self.changed) < last + LONGEST_RETRY
     }
 
+    /// Returns the time of the next look.
     fn next(&self) -> Instant {
         self.later.iter().copied().fold(self.due, Instant::min).max(self.free)
     }
 
-    /// Waits for the time of the next look. It can be dropped.
+    /// Waits for the time of the next look. The future can be dropped, and called for again after each change.
     pub(super) async fn due(&self) {
         tokio::time::sleep_until(self.next().into()).await;
     }
 
-    /// Notes a look that took so much processor time.
+    /// Records a look, and plans the next one. `cost` is the processor time that it took.
     pub(super) fn looked(&mut self, begun: Instant, ended: Instant, cost: Duration, outcome: Outcome) {
         let debt = self.pay(ended, cost);
         let pause = match outcome {
@@ -96,7 +113,7 @@ impl Pace {
         };
     }
 
-    /// Takes the cost from the credit. Returns the part that is not covered.
+    /// Takes the cost from the credit, and returns the part that the credit does not cover.
     fn pay(&mut self, now: Instant, cost: Duration) -> Duration {
         let (credit, since) = self.credit;
         let credit = (credit + now.saturating_duration_since(since) / PARTS).min(CREDIT);

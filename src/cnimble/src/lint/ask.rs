@@ -9,7 +9,8 @@ use cnimble_runtime::{Error, PluginError, Stderr, find_plugin, load_file};
 use super::files::Kind;
 use crate::{Session, plugin_files};
 
-/// Returns the findings of the plugins that are not in `found`.
+/// Asks the plugins of a network, and returns their findings. A plugin whose entry has an error in `found` is not asked
+/// about its configuration.
 pub(super) async fn ask(
     session: &Session,
     document: &Document,
@@ -61,7 +62,7 @@ pub(super) async fn ask(
     findings
 }
 
-/// Returns the network as a runtime reads it, if it is valid.
+/// Returns the network as a runtime reads it, or `None` if it is not valid or the document is only an entry.
 pub(super) fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     let text = document.file.text.as_bytes();
     match document.file.path.as_str() {
@@ -72,7 +73,10 @@ pub(super) fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
     }
 }
 
-/// Returns the newest version that the plugin supports. It is a finding if the plugin lacks the network's version.
+/// Returns the newest version that the plugin supports.
+///
+/// # Errors
+/// Returns a finding if the plugin is missing, doesn't answer, or lacks the wanted version.
 async fn supported(
     session: &Session,
     plugin: &Named,
@@ -101,7 +105,8 @@ async fn supported(
     Ok(known.copied().unwrap_or(Version::V0_1_0))
 }
 
-/// Returns the plugin's complaint about its configuration. Whether the plugin could serve now is not checked.
+/// Returns what the plugin finds wrong with its configuration, or `None`. Whether the plugin could serve now doesn't
+/// count.
 async fn status(
     session: &Session,
     network: &NetworkList,

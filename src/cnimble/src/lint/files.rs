@@ -12,18 +12,21 @@ use crate::Session;
 use crate::args::config::Validate;
 use crate::report::{Exit, Report};
 
-/// Plugins have this limit for stdin.
+/// The greatest size of a file that is read. Plugins have the same limit for stdin.
 const LIMIT: usize = 16 << 20;
 
+/// A text to check.
 pub(super) struct Source {
     pub(super) file: File,
     pub(super) kind: Kind,
-    /// The file that the text is a part of.
+    /// The file that the text is a part of, or `None` for a file of its own.
     pub(super) within: Option<Embedded>,
 }
 
+/// What a text is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// The file of a network.
     Network,
     /// A plugin's entry in the folder of a network.
     Entry,
@@ -36,10 +39,13 @@ pub(super) struct Sources {
     pub(super) wanted: Vec<Source>,
     /// Networks that must not conflict with these files, in the order of their files.
     pub(super) networks: Vec<Document>,
-    /// The findings about a manifest itself.
+    /// The manifest with the findings about itself, if the user gave one.
     pub(super) manifest: Option<(File, Vec<Finding>)>,
 }
 
+/// Returns what the user wants to check: stdin, a file, a manifest, a network of this name, or all networks.
+///
+/// With `--offline` the networks are only the wanted ones. Otherwise they include those of the directory.
 pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Report> {
     let wanted = match given.network.as_deref() {
         Some("-") => vec![stdin()?],
@@ -74,13 +80,14 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
     Ok(Sources { wanted: wanted.collect(), networks, manifest: None })
 }
 
-/// No network has such a name.
+/// Returns whether the path is that of a manifest, by its ending in `yaml` or `yml`.
 fn is_manifest(path: &str) -> bool {
     let ending = Path::new(path).extension();
     ending.is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// The networks of a manifest are for the nodes of a cluster, so they are not compared with those of this machine.
+/// Returns the networks of a manifest. They are for the nodes of a cluster, so they are not compared with those of this
+/// machine.
 fn of_manifest(file: File) -> Result<Sources, Report> {
     let Manifest { sources, findings } = manifest::read(&file);
     if sources.is_empty() && findings.is_empty() {
@@ -89,10 +96,12 @@ fn of_manifest(file: File) -> Result<Sources, Report> {
     Ok(Sources { wanted: sources, networks: Vec::new(), manifest: Some((file, findings)) })
 }
 
+/// Returns the name of a network, or `None` if the file doesn't parse or has none.
 fn name_of(file: &File) -> Option<String> {
     Some(Document::parse(file.clone()).ok()?.root.text_of("name")?.to_owned())
 }
 
+/// Reads stdin as the file `-`. What exceeds [`LIMIT`] is cut off.
 fn stdin() -> Result<File, Report> {
     let mut text = String::new();
     let outcome = std::io::stdin().take(LIMIT as u64).read_to_string(&mut text);
@@ -100,10 +109,15 @@ fn stdin() -> Result<File, Report> {
     Ok(File { path: "-".to_owned(), text })
 }
 
+/// Returns the report for an unreadable file.
 fn unreadable(path: &str, why: &str) -> Report {
     Report::new(Exit::Config, "can't read the network").row("file", path).row("why", why)
 }
 
+/// Reads a file, whose path is kept as the user wrote it.
+///
+/// # Errors
+/// Fails if the file can't be read, exceeds [`LIMIT`] or is no UTF-8.
 pub(crate) fn read(path: &Path) -> Result<File, Report> {
     let shown = path.display().to_string();
     let bytes = cnimble_os::files::read(path, LIMIT, Links::Follow);
@@ -112,7 +126,7 @@ pub(crate) fn read(path: &Path) -> Result<File, Report> {
     Ok(File { path: shown, text })
 }
 
-/// Returns the first network of this name, even if it is invalid.
+/// Returns the file of the first network of this name, even if it is invalid.
 fn named(session: &Session, name: &str) -> Result<File, Report> {
     if let Some(file) = all(session)?.into_iter().find(|file| name_of(file).is_some_and(|of| of == name)) {
         return Ok(file);
@@ -127,12 +141,13 @@ fn named(session: &Session, name: &str) -> Result<File, Report> {
     Err(Report::conf("can't read the network", &err))
 }
 
-/// Returns the files in the order of libcni.
+/// Returns the files of the configuration directory.
 fn all(session: &Session) -> Result<Vec<File>, Report> {
     in_directory(session.conf.dir())
 }
 
-/// A missing directory has no files.
+/// Returns the files of networks in a directory: those that end in `conflist` first, as libcni takes them. It fails if
+/// one of them can't be read. A missing directory has no files.
 pub(crate) fn in_directory(dir: &Path) -> Result<Vec<File>, Report> {
     let mut found = Vec::new();
     for ending in [&["conflist"][..], &["conf", "json"]] {
@@ -141,6 +156,7 @@ pub(crate) fn in_directory(dir: &Path) -> Result<Vec<File>, Report> {
     Ok(found)
 }
 
+/// Returns the files in a directory with one of these endings.
 fn listed(dir: &Path, endings: &[&str]) -> Result<Vec<File>, Report> {
     let paths = ConfDir::new(dir).files(endings).map_err(|err| {
         let why = std::error::Error::source(&err).map_or_else(|| err.to_string(), ToString::to_string);
@@ -149,7 +165,8 @@ fn listed(dir: &Path, endings: &[&str]) -> Result<Vec<File>, Report> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// Returns the entries in the folder of a network.
+/// Returns the files of plugins in the folder of a network, which is beside its file and has its name. It is empty for
+/// a network that doesn't read a folder.
 pub(super) fn folder(file: &File) -> Result<Vec<File>, Report> {
     let Ok(document) = Document::parse(file.clone()) else { return Ok(Vec::new()) };
     let path = Path::new(&file.path);

@@ -8,6 +8,7 @@ use cnimble_netlink::{Netlink, Result};
 
 use crate::report::{Exit, Report};
 
+/// Reads the host, and names `--offline` in the report if that fails.
 pub(crate) fn read() -> std::result::Result<Host, Report> {
     ask().map_err(|err| {
         Report::because(Exit::Files, "can't read the host's routes", err)
@@ -15,6 +16,7 @@ pub(crate) fn read() -> std::result::Result<Host, Report> {
     })
 }
 
+/// Reads the host. Routes to links of pods are marked as such, because they are no conflict.
 fn ask() -> Result<Host> {
     let mut netlink = Netlink::open()?;
     let links = netlink.links(&Filter { master: None, kind: None })?;

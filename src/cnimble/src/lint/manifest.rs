@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::files::{Kind, Source};
 
-/// A text in a file, as part of which it is shown.
+/// The file that a text was taken from. Findings about the text are shown at their places in that file.
 pub(super) struct Embedded {
     pub(super) whole: File,
     /// The byte in the file for each byte of the text.
@@ -17,7 +17,7 @@ pub(super) struct Embedded {
 }
 
 impl Embedded {
-    /// Returns the range in the whole file.
+    /// Returns the range in the whole file for a range in the text.
     pub(super) fn range(&self, part: &Range<usize>) -> Range<usize> {
         let last = self.offsets.last().map_or(0, |last| last + 1);
         let at = |n: usize| self.offsets.get(n).copied().unwrap_or(last);
@@ -32,7 +32,8 @@ pub(super) struct Manifest {
     pub(super) findings: Vec<Finding>,
 }
 
-/// Reads all documents of a file, also the items of lists.
+/// Reads all documents of a file, and the items of lists. A syntax error is a finding, and the documents before it
+/// count.
 pub(super) fn read(file: &File) -> Manifest {
     let (documents, fault) = yaml::documents(&file.text);
     let mut manifest = Manifest::default();
@@ -49,6 +50,7 @@ pub(super) fn read(file: &File) -> Manifest {
     manifest
 }
 
+/// Reads an object. Kinds that contain no configurations are ignored.
 fn object(file: &File, node: &Node, manifest: &mut Manifest) {
     match text_at(node, &["kind"]) {
         Some("NetworkAttachmentDefinition") => definition(file, node, manifest),
@@ -67,14 +69,16 @@ fn object(file: &File, node: &Node, manifest: &mut Manifest) {
     }
 }
 
-/// Without `spec.config` Multus reads a file of the node, which the object's name selects.
+/// Reads a NetworkAttachmentDefinition. Without `spec.config` there is nothing to check, because Multus reads a file of
+/// the node, which the object's name selects.
 fn definition(file: &File, node: &Node, manifest: &mut Manifest) {
     if let Some(config) = get(node, &["spec", "config"]) {
         text(file, config, text_at(node, &["metadata", "name"]), manifest);
     }
 }
 
-/// Takes a configuration over. It gets this `name` if it has none, as Multus does it.
+/// Adds a configuration to the texts to check. It gets this `name` if it has none, as Multus does. An empty text is
+/// ignored, and a template is only noted.
 fn text(file: &File, node: &Node, name: Option<&str>, manifest: &mut Manifest) {
     let at = offset(&file.text, node.position);
     let text = match &node.content {
@@ -105,7 +109,7 @@ fn text(file: &File, node: &Node, name: Option<&str>, manifest: &mut Manifest) {
     manifest.sources.push(Source { file, kind: Kind::Manifest, within });
 }
 
-/// Whether the text is an object with keys, and none of them is `name`.
+/// Returns whether the text is an object with keys, and none of them is `name`.
 fn lacks_name(text: &str) -> bool {
     match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(object)) => {
@@ -115,12 +119,13 @@ fn lacks_name(text: &str) -> bool {
     }
 }
 
+/// Returns the note that a template was not checked.
 fn untried(range: Range<usize>, template: &str) -> Finding {
     let message = format!("it is a template with {template}: it was not checked");
     Finding::note(Rule::Syntax, range, message)
 }
 
-/// Returns the first place in the text that a program replaces before the text is used.
+/// Returns a placeholder that a program replaces before the text is used, or `None`: `{{…}}`, `${…}` or `__NAME__`.
 fn template(text: &str) -> Option<&str> {
     let between = |open: &str, close: &str| {
         let start = text.find(open)?;
@@ -134,6 +139,7 @@ fn template(text: &str) -> Option<&str> {
     between("{{", "}}").or_else(|| between("${", "}")).or_else(|| between("__", "__").filter(is_name))
 }
 
+/// Returns the node at a path of keys.
 fn get<'a>(node: &'a Node, keys: &[&str]) -> Option<&'a Node> {
     keys.iter().try_fold(node, |node, key| match &node.content {
         Content::Map(entries) => entries.get(*key),
@@ -141,6 +147,7 @@ fn get<'a>(node: &'a Node, keys: &[&str]) -> Option<&'a Node> {
     })
 }
 
+/// Returns the text at a path of keys.
 fn text_at<'a>(node: &'a Node, keys: &[&str]) -> Option<&'a str> {
     match &get(node, keys)?.content {
         Content::Scalar(value) => value.as_str(),
@@ -148,7 +155,7 @@ fn text_at<'a>(node: &'a Node, keys: &[&str]) -> Option<&'a str> {
     }
 }
 
-/// Returns the byte of a line and a column, both from 1.
+/// Returns the byte of a line and a column, both of which begin at 1. The column counts characters.
 fn offset(text: &str, (line, column): (usize, usize)) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let rest = text.get(before..).unwrap_or_default();
@@ -156,7 +163,7 @@ fn offset(text: &str, (line, column): (usize, usize)) -> usize {
 }
 
 /// Returns the byte in the YAML `whole` for each byte of a scalar's `value`. The scalar begins at `start`. Its style
-/// decides what else stands in the YAML: indentation, folded lines and escapes.
+/// decides what else is in the YAML: indentation, folded lines and escapes.
 fn align(whole: &str, start: usize, value: &str) -> Vec<usize> {
     let first = whole.get(start..).and_then(|rest| rest.chars().next());
     let mut at = match first {
@@ -186,7 +193,8 @@ fn align(whole: &str, start: usize, value: &str) -> Vec<usize> {
     offsets
 }
 
-/// Returns the length of white space, and of ends of lines that a double quoted scalar escapes.
+/// Returns the length of white space at a byte. If `escapes` is set, it includes ends of lines that a double quoted
+/// scalar escapes.
 fn gap(whole: &str, at: usize, escapes: bool) -> usize {
     let raw = whole.get(at..).unwrap_or_default();
     let rest = raw.trim_start();
@@ -198,7 +206,7 @@ fn gap(whole: &str, at: usize, escapes: bool) -> usize {
     }
 }
 
-/// Returns the length of an escape in a double quoted scalar (YAML 1.2, section 5.7).
+/// Returns the length of the escape at the beginning of `raw`, in a double quoted scalar (YAML 1.2, section 5.7).
 fn escape(raw: &str) -> usize {
     match raw.as_bytes().get(1) {
         Some(b'x') => 4,

@@ -14,12 +14,16 @@ use super::args::config::Validate;
 use super::report::{Exit, Report, fail_with};
 use files::{Kind, Source, sources};
 
+/// A checked file.
 struct Checked {
     file: File,
     network: Option<String>,
     findings: Vec<Finding>,
 }
 
+/// Checks networks and prints the findings. Notes are no fault.
+///
+/// It fails with [`Exit::Execution`] if all faults are of installed plugins, and with [`Exit::Config`] otherwise.
 pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Report> {
     let sources = sources(session, given)?;
     if sources.wanted.is_empty() && sources.manifest.is_none() {
@@ -59,7 +63,8 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     })
 }
 
-/// Returns all findings about a network or an entry. Without a `host` nothing but the document is looked at.
+/// Returns all findings about a network or an entry, sorted by place. Without a `host` neither the host nor the
+/// plugins' files are looked at.
 async fn check(
     session: &Session,
     document: &Document,

@@ -1,4 +1,5 @@
-//! Asks the code of ADD in this command whether it takes a configuration, on any machine and without the plugins' files.
+//! Checks configurations with the plugins' own readers, which this command contains. So it works on any machine,
+//! without the plugins' files.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ use super::files::Kind;
 const IFNAME: &str = "eth0";
 
 /// Returns what the plugins refuse in entries without an error in `found`. The versions of the plugins are compared
-/// only without the plugins' files, which may be others.
+/// only if `offline` is set. Otherwise the installed files, which may be others, are asked.
 pub(super) fn refused(document: &Document, kind: Kind, found: &[Finding], offline: bool) -> Vec<Finding> {
     let Some(network) = ask::network(document, kind) else { return Vec::new() };
     let mut findings = Vec::new();
@@ -31,6 +32,7 @@ pub(super) fn refused(document: &Document, kind: Kind, found: &[Finding], offlin
     findings
 }
 
+/// Returns what one plugin refuses, or `None` for a plugin that is not in this command.
 fn of_plugin(document: &Document, network: &NetworkList, named: &Named, offline: bool) -> Option<Finding> {
     let plugin = PLUGINS.iter().find(|plugin| plugin.name() == named.name)?;
     if offline && !plugin.versions().contains(&network.version) {
@@ -43,7 +45,10 @@ fn of_plugin(document: &Document, network: &NetworkList, named: &Named, offline:
     Some(Finding::error(Rule::InvalidValue, place, format!("{} refuses it: {err}", named.name)))
 }
 
-/// Returns the error of ADD's own reader. What the runtime gives with each attachment may be missing here.
+/// Returns the error of the reader that ADD uses, or `None`.
+///
+/// An error is ignored if the runtime may give what is missing with each attachment. A main plugin that is not the
+/// first of its network is not checked.
 fn read(plugin: &dyn Plugin, network: &NetworkList, at: usize) -> Option<cnimble_cni::Error> {
     let entry = network.plugins.get(at)?;
     // A main plugin in a chain takes interface and addresses from a result that only ADD has.
@@ -61,7 +66,8 @@ fn read(plugin: &dyn Plugin, network: &NetworkList, at: usize) -> Option<cnimble
     plugin.read_config(&call).err().filter(|_| !of_runtime)
 }
 
-/// Returns what is wrong with the files that ADD reads. Elsewhere than on the node they are only noted.
+/// Returns what is wrong with the files that ADD reads. Elsewhere than on the node it only notes that they were not
+/// read.
 pub(super) fn files(document: &Document, kind: Kind, offline: bool) -> Vec<Finding> {
     let Some(network) = ask::network(document, kind) else { return Vec::new() };
     let is_node = !offline && kind != Kind::Manifest;

@@ -10,6 +10,7 @@ use crate::report::Report;
 use crate::style::{Paint, count};
 use crate::{Session, plain, print_json};
 
+/// Prints the findings in the requested form.
 pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checked]) -> Result<(), Report> {
     if given.sarif {
         let files = checked.iter().map(|of| (&of.file, of.findings.as_slice()));
@@ -30,11 +31,13 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checke
     })
 }
 
+/// The findings, as text and as JSON.
 #[derive(Serialize)]
 struct Findings<'c> {
     files: Vec<Checked<'c>>,
     errors: usize,
     warnings: usize,
+    /// Whether the text ends with the counts, as on a terminal.
     #[serde(skip)]
     summary: bool,
 }
@@ -46,6 +49,7 @@ struct Checked<'c> {
     findings: Vec<Place<'c>>,
 }
 
+/// A finding with its place. Lines and columns begin at 1.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Place<'c> {

@@ -16,35 +16,38 @@ use cnimble_runtime::ConfDir;
 
 use super::super::etcd::plugin_of;
 
-/// Two changes of a file within this time can have the same timestamp.
+/// The time within which two changes of a file can have the same timestamp.
 const TICK: Duration = Duration::from_secs(1);
 
+/// A network that uses cluster-local.
 #[derive(Clone)]
 pub(super) struct Network {
     pub(super) name: String,
+    /// The configuration that the plugin and the program read.
     pub(super) config: String,
+    /// The directory of the network's leases and of the node's record of its blocks.
     pub(super) store: PathBuf,
-    /// A confirmation is valid for this time.
+    /// The time for which a confirmation of the node's blocks by etcd is valid.
     pub(super) offline: Duration,
 }
 
 impl Network {
-    /// Whether the node may give addresses without the store.
+    /// Returns whether the node may give addresses without the store now. It returns false if that is unknown.
     pub(super) fn is_valid(&self) -> bool {
         let share = Share::read(&self.store).ok().flatten();
         share.is_some_and(|share| share.is_valid().unwrap_or(false))
     }
 }
 
-/// The networks at the last reading.
+/// The networks at the last reading of their files.
 pub(super) struct Configured {
     conf: ConfDir,
     networks: Vec<Network>,
-    /// `None` forces a reading.
+    /// The files at that reading. `None` forces the next one.
     print: Option<Print>,
 }
 
-/// Path, device, inode, size and times of each file.
+/// The path, device, inode, size and times of each file.
 type Print = BTreeSet<(PathBuf, [u64; 3], [i64; 4])>;
 
 impl Configured {
@@ -53,12 +56,14 @@ impl Configured {
         Configured { conf, networks: Vec::new(), print: None }
     }
 
+    /// Returns the networks, and reads their files again if one has changed. If the directory can't be listed there are
+    /// none.
     pub(super) fn networks(&mut self) -> &[Network] {
         self.look();
         &self.networks
     }
 
-    /// Reads the files if one of them has changed. Returns whether they were read.
+    /// Reads the files if one of them has changed, and returns whether they were read.
     fn look(&mut self) -> bool {
         let begun = SystemTime::now();
         let mut newest = SystemTime::UNIX_EPOCH;
@@ -75,6 +80,7 @@ impl Configured {
     }
 }
 
+/// Returns the network if it uses cluster-local with a usable configuration, otherwise `None`.
 pub(super) fn read(list: &NetworkList) -> Option<Network> {
     let config = list.configuration(plugin_of(list)?, &Injection::default()).to_string();
     let parsed = PluginConfig::parse_for_del(config.as_bytes()).ok()?.0;
@@ -82,13 +88,15 @@ pub(super) fn read(list: &NetworkList) -> Option<Network> {
     Some(Network { name: list.name.clone(), config, store: cluster.base.store, offline: cluster.offline })
 }
 
-/// Includes the networks' folders. `None` if they can't be listed.
+/// Returns the files in a directory and in the networks' folders, or `None` if they can't be listed. It raises `newest`
+/// to the time of the last change.
 fn print(dir: &Path, newest: &mut SystemTime) -> Option<Print> {
     let mut print = Print::new();
     add(dir, 1, &mut print, newest).ok()?;
     Some(print)
 }
 
+/// Adds a file, or a directory with its files down to the depth 3. A missing one is skipped.
 fn add(path: &Path, depth: u32, print: &mut Print, newest: &mut SystemTime) -> io::Result<()> {
     // A symbolic link counts as its target.
     let Some(meta) = std::fs::metadata(path).if_present()? else { return Ok(()) };
@@ -104,6 +112,7 @@ fn add(path: &Path, depth: u32, print: &mut Print, newest: &mut SystemTime) -> i
     Ok(())
 }
 
+/// Returns what distinguishes a file from a changed one.
 fn entry(path: &Path, meta: &Metadata) -> (PathBuf, [u64; 3], [i64; 4]) {
     let times = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
     (path.to_owned(), [meta.dev(), meta.ino(), meta.len()], times)

@@ -32,9 +32,12 @@ use shares::Shares;
 use spare::Routed;
 use status::{Source, Status};
 
-/// Changes within this time are handled together.
+/// The wait after a change. Others within it are handled together with the first.
 const SETTLE: Duration = Duration::from_millis(100);
 
+/// Maintains the node's network until a signal, or does it once with `--once`, `--dry-run` and `--remove`.
+///
+/// Routes and rules stay at the end, because pods keep running.
 pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> {
     network::must_be_name(&given.name)?;
     let options = options(session, given)?;
@@ -95,12 +98,15 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
     ended
 }
 
+/// Returns the report for a failure on this node.
 fn failed(why: &str) -> Report {
     Report::because(Exit::Files, "can't maintain the node's network", why)
 }
 
+/// What fails if the source of nodes can't be read.
 const NOT_TOLD: &str = "can't read the cluster's nodes";
 
+/// Returns the exit status for a failure of the API server: that of a configuration if the access to it is wrong.
 fn exit_of(err: &Error) -> Exit {
     match err {
         Error::Access(_) | Error::Read { .. } => Exit::Config,
@@ -108,6 +114,7 @@ fn exit_of(err: &Error) -> Exit {
     }
 }
 
+/// The source of the cluster's nodes.
 enum Nodes {
     Api(Box<Follower>),
     Etcd(Box<Shares>),
@@ -121,6 +128,7 @@ impl Nodes {
         }
     }
 
+    /// Returns the known nodes, and a signal of their changes.
     fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         match self {
             Nodes::Api(follower) => follower.subscribe(),
@@ -128,6 +136,7 @@ impl Nodes {
         }
     }
 
+    /// Reads the nodes once.
     async fn once(&mut self) -> Result<(), Report> {
         let told = match self {
             Nodes::Api(follower) => follower.once().await.map_err(|err| (exit_of(&err), err.to_string())),
@@ -136,6 +145,7 @@ impl Nodes {
         told.map_err(|(exit, why)| Report::because(exit, NOT_TOLD, why))
     }
 
+    /// Follows the nodes until the future is dropped.
     async fn run(self) {
         match self {
             Nodes::Api(follower) => follower.run().await,
@@ -144,6 +154,7 @@ impl Nodes {
     }
 }
 
+/// Creates the source that the user has chosen. It fails without one.
 fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, Report> {
     if options.conflist.cluster.is_some() {
         let shares = Shares::new(&options.conflist, path).map_err(|why| failed(&why))?;
@@ -161,6 +172,7 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
     Ok(Nodes::Api(Box::new(follower)))
 }
 
+/// Converts the command line into options of the agent.
 fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     let named = given.node_name.clone().filter(|name| !name.is_empty());
     let read = |path: &PathBuf| {
@@ -196,6 +208,7 @@ fn options(session: &Session, given: &Node) -> Result<Options, Report> {
     })
 }
 
+/// Returns a plan as JSON.
 fn planned(plan: &Plan) -> Value {
     let routes = plan
         .routes
@@ -208,10 +221,13 @@ fn planned(plan: &Plan) -> Value {
     })
 }
 
+/// Returns faults of nodes as JSON.
 fn conditions(all: &[(String, String)]) -> Value {
     all.iter().map(|(node, why)| json!({"node": node, "message": why})).collect()
 }
 
+/// Reconciles once, or prints the plan with `--dry-run`. It fails with [`Exit::Found`] if this node itself has a fault.
+/// One of another node has to be fixed there.
 fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> Result<(), Report> {
     agent.reserve(&shared.known().servers);
     let nodes = std::mem::take(&mut shared.known().nodes);
@@ -246,7 +262,8 @@ fn once(session: &Session, given: &Node, mut agent: Agent, shared: &Shared) -> R
     fail_with(report.conditions.iter().any(|(node, _)| *node == own_name).then_some(Exit::Found))
 }
 
-/// Reconciles when the nodes change, when another program changes routes, and periodically.
+/// Reconciles when the nodes change, when another program changes routes, and every `resync`. Nothing is done until the
+/// source has listed all nodes.
 async fn work(
     mut agent: Agent,
     shared: Shared,
@@ -277,7 +294,7 @@ async fn work(
     }
 }
 
-/// SIGHUP is ignored, because changed files are read again anyway.
+/// Waits for SIGINT or SIGTERM. SIGHUP is ignored, because changed files are read again anyway.
 async fn stopped(mut signals: Signals) {
     while signals.next().await == Exit::HungUp {}
 }

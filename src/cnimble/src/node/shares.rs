@@ -1,4 +1,4 @@
-//! The program that speaks to the store reports the nodes that own blocks of a shared subnet line by line.
+//! Follows the nodes that own blocks of a shared subnet. The program that speaks to the store reports them line by line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,19 +14,25 @@ use cnimble_cni::{Code, Error, NetworkList};
 use super::super::etcd;
 use super::configured::{self, Network};
 
-/// The pause between an exit of the program and the next start.
+/// The first pause between an exit of the program and the next start.
 const BACKOFF: Duration = Duration::from_secs(1);
+/// The longest such pause.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The program prints a line every ten seconds.
+/// The time without a line after which the program counts as stuck. It prints one every ten seconds.
 const SILENCE: Duration = Duration::from_secs(40);
+/// The greatest length of an error of the program.
 const LIMIT: usize = 1 << 20;
 
+/// When to stop reading the program's lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
+    /// After the first report of the nodes.
     Nodes,
+    /// When the program ends.
     End,
 }
 
+/// The follower of a network's nodes.
 pub(super) struct Shares {
     network: Network,
     path: Vec<PathBuf>,
@@ -37,7 +43,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Creates a follower for the network of that file.
+    /// Creates a follower for the network of that file. `path` are the directories that may have the program.
     ///
     /// # Errors
     /// Fails if the file can't be used.
@@ -55,15 +61,17 @@ impl Shares {
         })
     }
 
+    /// Returns the network whose nodes are followed.
     pub(super) fn network(&self) -> &Network {
         &self.network
     }
 
+    /// Returns the known nodes, and a signal of their changes.
     pub(super) fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         (self.shared.clone(), self.changed.subscribe())
     }
 
-    /// Never ends. Known nodes stay while etcd is unreachable.
+    /// Runs the program again and again, and never ends. Known nodes stay while etcd is unreachable.
     pub(super) async fn run(mut self) {
         let mut wait = BACKOFF;
         loop {
@@ -89,6 +97,12 @@ impl Shares {
         self.follow(Until::Nodes).await.map_err(|err| err.to_string())
     }
 
+    /// Runs the program and takes the nodes that it reports. It returns after the first report if `until` is
+    /// [`Until::Nodes`].
+    ///
+    /// # Errors
+    /// Fails when the program ends, with its error if it has printed one. It fails with [`Code::TRY_AGAIN_LATER`] if
+    /// the program is silent for [`SILENCE`].
     async fn follow(&mut self, until: Until) -> Result<(), Error> {
         let program = etcd::must_have(&self.path)?;
         let failed = |why: &dyn std::fmt::Display| {
@@ -122,6 +136,7 @@ impl Shares {
         Err(Error::from_json(rest.as_bytes()).unwrap_or_else(|| failed(&status)))
     }
 
+    /// Stores the reported nodes, and signals a change if they differ or the source works again.
     fn take(&self, nodes: cnimble_agent::Nodes) {
         let mut known = self.shared.known();
         if known.trouble.take().is_some() {

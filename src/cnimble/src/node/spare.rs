@@ -1,5 +1,5 @@
 //! Keeps spare blocks for networks with cluster-local, so that no ADD waits for etcd. A program does the work. It
-//! starts when the leases of a network have changed, and once a minute.
+//! starts when the leases of a network have changed, and at least once a minute.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,18 +18,22 @@ use super::super::etcd;
 use super::configured::{Configured, Network};
 use super::status::{Status, Trouble};
 
+/// The interval between looks at the leases of the networks.
 const LOOK: Duration = Duration::from_secs(1);
-/// The interval without changes, or after a failure of etcd. It is shorter if etcd has to be asked more often.
+/// The interval between two runs of the program without changes, or after a failure of etcd. It is shorter if etcd has
+/// to confirm the node's blocks more often.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// The interval between looks at a store that had all of the node: each is three requests.
+/// The interval between looks at a store that was complete at the last one. Each look is three requests.
 const RARELY: Duration = Duration::from_secs(300);
 
 /// The interval after a failure of etcd, once etcd answers again.
 const SOON: Duration = Duration::from_secs(5);
 
+/// What the program has reached for a network.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
+    /// The node has a spare block.
     Done,
     /// The subnet has no free block.
     Short,
@@ -38,7 +42,8 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns what an ADD meets now, if it isn't an address.
+    /// Returns why an ADD gets no address now or may get none soon, or `None` if all is well. A full subnet is not a
+    /// fault of this node.
     fn trouble(&self, network: &Network) -> Option<Trouble> {
         let Outcome::Failed(err) = self else {
             let why = format!("the cluster has no free block of addresses for network {}", network.name);
@@ -64,12 +69,14 @@ struct Seen {
     /// The lease directory's modification time before that look.
     changed: Option<SystemTime>,
     outcome: Outcome,
+    /// The number of other boots that use the node's name.
     namesakes: usize,
-    /// The last look at the store, and what it met.
+    /// The time of the last look at the store, and the error of an ADD that needs it, if there was one.
     looked: (Instant, Option<Error>),
 }
 
 impl Seen {
+    /// Returns whether the program has to run again. `changed` is the lease directory's modification time now.
     fn is_due(&self, network: &Network, changed: Option<SystemTime>, routed: Option<&Routed>) -> bool {
         let answers = routed.is_some_and(Routed::answers);
         if answers && self.at.elapsed() >= SOON && matches!(self.outcome, Outcome::Failed(_)) {
@@ -80,22 +87,23 @@ impl Seen {
     }
 }
 
-/// The network with routes from the other nodes to this node's pods.
+/// The network for which the other nodes have routes to this node's pods.
 #[derive(Debug, Clone)]
 pub(super) struct Routed {
     pub(super) name: String,
-    /// The node's addresses. If there are none, the addresses of the uplink are used.
+    /// The node's addresses that the user has given. If there are none, those of the uplink are used.
     pub(super) ips: Vec<IpAddr>,
     pub(super) shared: Shared,
 }
 
 impl Routed {
-    /// Whether etcd reports nodes now.
+    /// Returns whether etcd reports nodes now.
     fn answers(&self) -> bool {
         let known = self.shared.known();
         known.listed && known.trouble.is_none()
     }
 
+    /// Returns the node's addresses. It fails if there is neither a given one nor one of the uplink.
     fn addresses(&self) -> Result<Vec<IpAddr>, String> {
         if !self.ips.is_empty() {
             return Ok(self.ips.clone());
@@ -110,7 +118,8 @@ impl Routed {
     }
 }
 
-/// Maintains the networks of the directory until the future is dropped. An API server may have `listed` the nodes.
+/// Maintains the networks of the directory until the future is dropped. `listed` are the nodes of an API server, if
+/// there is one.
 pub(super) async fn keep(
     conf: ConfDir,
     path: Vec<PathBuf>,
@@ -137,7 +146,7 @@ pub(super) async fn keep(
             let tended = tend(network, &path, routed, &nodes).await;
             let Tended { mut outcome, namesakes } = tended.unwrap_or_else(failed);
             let looked = match last.map(|last| last.looked.clone()) {
-                // The agent's watch tells of the store.
+                // The agent's watch reports the store.
                 _ if routed.is_some() => (Instant::now(), None),
                 Some(looked) if looked.0.elapsed() < RARELY && looked.1.is_none() => looked,
                 _ => (Instant::now(), etcd::look(&path, &network.config).await.err()),
@@ -162,6 +171,7 @@ pub(super) async fn keep(
     }
 }
 
+/// Logs a new outcome.
 fn tell(name: &str, outcome: &Outcome) {
     match outcome {
         Outcome::Done => log::info!("network {name} has a spare block of addresses"),
@@ -170,13 +180,17 @@ fn tell(name: &str, outcome: &Outcome) {
     }
 }
 
-/// The names of all nodes; none while the API server doesn't answer.
+/// Returns the names of all nodes. It is empty while the API server doesn't answer.
 fn names(listed: &Shared) -> Vec<String> {
     let known = listed.known();
     let is_told = known.listed && known.trouble.is_none();
     if is_told { known.nodes.keys().cloned().collect() } else { Vec::new() }
 }
 
+/// Runs the program for a network. `nodes` are the names of the cluster's nodes, or empty if they are unknown.
+///
+/// # Errors
+/// Fails with the error of the program, and if the node's addresses for `routed` are unknown.
 pub(super) async fn tend(
     network: &Network,
     path: &[PathBuf],

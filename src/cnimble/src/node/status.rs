@@ -18,16 +18,22 @@ use crate::run::metrics::CONTENT_TYPE;
 use crate::run::serve::Pages;
 use crate::style::count;
 
+/// The number of faults that the page of the health lists.
 const TOLD: usize = 20;
 
+/// The last look at the host.
 #[derive(Default)]
 pub(super) struct Last {
     pub(super) report: Report,
+    /// Why the last look could not be completed.
     pub(super) trouble: Option<String>,
+    /// A look was completed.
     pub(super) looked: bool,
+    /// The start of the current look, if one is running.
     pub(super) begun: Option<Instant>,
 }
 
+/// The source of the cluster's nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Api,
@@ -42,7 +48,7 @@ impl Source {
         }
     }
 
-    /// The key in /nodes for a failure of this source.
+    /// Returns the key in /nodes for a failure of this source.
     fn key(self) -> &'static str {
         match self {
             Source::Api => "api",
@@ -55,10 +61,11 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     pub(super) why: String,
-    /// Whether somebody has to act on this node or its store. A full pool isn't such a fault.
+    /// Somebody has to act on this node or its store. A full pool isn't such a fault.
     pub(super) fails: bool,
 }
 
+/// The state that the pages show. Clones share it.
 #[derive(Clone)]
 pub(super) struct Status {
     nodes: Shared,
@@ -66,7 +73,7 @@ pub(super) struct Status {
     last: Arc<Mutex<Last>>,
     looks: Counter,
     writes: Counter,
-    /// Other boots that use this node's name at the same time.
+    /// The number of other boots that use this node's name at the same time.
     namesakes: Gauge,
     troubles: Arc<Mutex<Vec<Trouble>>>,
 }
@@ -93,18 +100,18 @@ impl Status {
         self.namesakes.set(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
-    /// Records what ADDs of the networks with cluster-local meet.
+    /// Replaces the troubles that ADDs of the networks with cluster-local meet.
     pub(super) fn troubles(&self, troubles: Vec<Trouble>) {
         *self.troubles.lock().unwrap_or_else(PoisonError::into_inner) = troubles;
     }
 
-    /// Returns the sentences of these troubles.
+    /// Returns the texts of the troubles whose `fails` is this.
     fn told(&self, fails: bool) -> Vec<String> {
         let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         troubles.iter().filter(|trouble| trouble.fails == fails).map(|trouble| trouble.why.clone()).collect()
     }
 
-    /// Returns why an ADD that needs the store fails, until somebody acts.
+    /// Returns why an ADD that needs the store fails until somebody acts. It is empty if none does.
     fn failing(&self) -> BTreeSet<String> {
         let known = self.nodes.known();
         let refused = known.trouble.clone().filter(|_| known.refused);
@@ -116,12 +123,12 @@ impl Status {
         self.last().begun = Some(Instant::now());
     }
 
-    /// Whether the current look takes longer than `limit`.
+    /// Returns whether the current look takes longer than `limit`. It returns false if none is running.
     pub(super) fn hangs(&self, limit: Duration) -> bool {
         self.last().begun.is_some_and(|begun| begun.elapsed() > limit)
     }
 
-    /// Logs changes of the outcome.
+    /// Records the end of a look. It logs faults and failures that the last look didn't have.
     pub(super) fn looked(&self, outcome: Result<Report, String>) {
         self.looks.inc();
         let mut last = self.last();
@@ -150,7 +157,8 @@ impl Status {
         }
     }
 
-    /// Records the outcome of writing the file before any node is known. It doesn't count as a look.
+    /// Records that the network's file was written before any node is known: it counts the writes and logs faults. This
+    /// is no look, so the node is not healthy yet.
     pub(super) fn prepared(&self, outcome: Result<Report, String>) {
         match outcome {
             Ok(report) => {
@@ -162,6 +170,7 @@ impl Status {
         }
     }
 
+    /// Returns the numbers of the last completed look, for systemd.
     pub(super) fn sentence(&self) -> String {
         let last = self.last();
         let Report { routes, conditions, failures, .. } = &last.report;
@@ -211,7 +220,7 @@ impl Pages for Status {
         (text, CONTENT_TYPE)
     }
 
-    /// A fault of another node doesn't make this node unhealthy.
+    /// Returns the state, or why the node isn't healthy. A fault of another node doesn't make this node unhealthy.
     fn health(&self) -> Result<String, String> {
         let last = self.last();
         let mut failures = last.trouble.iter().chain(&last.report.failures).cloned().collect::<Vec<_>>();

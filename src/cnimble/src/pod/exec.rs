@@ -15,7 +15,8 @@ use super::super::report::{Exit, Report};
 use super::find;
 use crate::args::pod::Exec;
 
-/// Returns only on failure.
+/// Replaces this process by the command, and returns only if that fails. If the pod's resolv.conf can't be mounted, the
+/// command runs with the node's.
 pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
     let what = format!("can't run a command in pod {}", given.named.pod);
     let failed = |why: String| Report::because(Exit::Execution, &what, why);

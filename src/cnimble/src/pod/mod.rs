@@ -16,6 +16,7 @@ use super::Session;
 use super::args::pod::{Pod, PodCommand, PodOptions};
 use super::report::{Exit, Report, usage};
 
+/// Runs a subcommand of `pod`.
 pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
     if matches!(given.command, PodCommand::Pause) {
         return pause();
@@ -32,6 +33,7 @@ pub(super) async fn pod(session: &Session, given: &Pod) -> Result<(), Report> {
 }
 
 impl PodOptions {
+    /// Returns the options for the pods' resolv.conf.
     pub(crate) fn dns(&self) -> DnsOptions {
         let defaults = DnsOptions::default();
         DnsOptions {
@@ -41,7 +43,11 @@ impl PodOptions {
         }
     }
 
-    /// No other runtime adds pods to `own_networks`.
+    /// Opens the directories for pods. The plugins of `own_networks` clean up after unknown pods, so no other runtime
+    /// may add pods to them.
+    ///
+    /// # Errors
+    /// Fails if the directories can't be used.
     pub(crate) async fn open(&self, session: &Session, own_networks: &[String]) -> Result<Sandboxes, Report> {
         let mut invoker = session.invoker.clone();
         if !session.own_cache {
@@ -69,14 +75,14 @@ impl PodOptions {
     }
 }
 
-/// No signal has a handler here.
+/// Sleeps until a signal ends the process, as none has a handler here.
 fn pause() -> Result<(), Report> {
     loop {
         nix::unistd::pause();
     }
 }
 
-/// Accepts `NAME` or `NAMESPACE/NAME`.
+/// Parses `NAME` in the namespace `default`, or `NAMESPACE/NAME`.
 pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
@@ -85,7 +91,7 @@ pub(super) fn pod_id(text: &str) -> Result<PodId, Report> {
     Ok(PodId::new(namespace, name))
 }
 
-/// `created` is in seconds since 1970.
+/// Returns an age in one unit, from seconds to days. `created` is in seconds since 1970.
 pub(super) fn age_of(created: u64) -> String {
     let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
     match created.elapsed().unwrap_or_default().as_secs() {
@@ -96,6 +102,7 @@ pub(super) fn age_of(created: u64) -> String {
     }
 }
 
+/// Returns the sandbox of the pod with this name, or fails if there is none.
 fn find(sandboxes: &Sandboxes, text: &str, what: &str) -> Result<Sandbox, Report> {
     let id = pod_id(text)?;
     let found = sandboxes.find(&id).map_err(|err| report::of(what, &err))?;

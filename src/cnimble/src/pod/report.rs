@@ -5,7 +5,8 @@ use cnimble_pod::sandbox::{Cause, SandboxError};
 
 use super::super::report::{Exit, Report};
 
-/// `what` is like "can't bring up pod default/web".
+/// Converts an error about a pod. `what` is like "can't bring up pod default/web". The first cause decides the exit
+/// status.
 pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
     let mut causes = error.causes().iter();
     let Some(first) = causes.next() else {

@@ -15,8 +15,10 @@ use super::super::report::{Exit, Report};
 use super::super::style::{self, Paint, rows, table};
 use super::{age_of, find, report};
 
+/// The number of pods that are inspected at once.
 const AT_ONCE: usize = 16;
 
+/// Lists the pods with their current state. It fails after the list if a record can't be read.
 pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), Report> {
     let what = "can't list the pods";
     let listing = sandboxes.list().map_err(|err| report::of(what, &err))?;
@@ -31,6 +33,7 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
     session.judge(Exit::Files, "some pods' records can't be read", &view.problems)
 }
 
+/// Shows a pod, and runs the plugins' CHECK. It fails with [`Exit::Found`] if the pod has a fault.
 pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) -> Result<(), Report> {
     let what = format!("pod {pod} is not as it should be");
     let sandbox = find(sandboxes, pod, &format!("can't examine pod {pod}"))?;
@@ -64,7 +67,7 @@ struct Pods<'s> {
     problems: Vec<String>,
 }
 
-/// A pod, without the internal parts of its record.
+/// A pod in output, without the internal parts of its record.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Shown<'s> {
@@ -80,6 +83,7 @@ pub(super) struct Shown<'s> {
     pid: Option<u32>,
     resolv_conf: Option<&'s Path>,
     ips: Vec<IpAddr>,
+    /// Why the pod could not be inspected or checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip)]
@@ -87,6 +91,7 @@ pub(super) struct Shown<'s> {
 }
 
 impl<'s> Shown<'s> {
+    /// Combines the record with the state and the addresses of now.
     pub(super) fn new(sandbox: &'s Sandbox, state: String, ips: Vec<IpAddr>) -> Self {
         Shown {
             namespace: &sandbox.config.pod.namespace,
@@ -141,7 +146,7 @@ impl View for Shown<'_> {
     }
 }
 
-/// Returns a word for a table, and the addresses in the namespace.
+/// Returns the state in a word, and the addresses in the namespace. A pod that can't be inspected is `Broken`.
 fn now(outcome: &Result<SandboxStatus, SandboxError>) -> (String, Vec<IpAddr>) {
     match outcome {
         Ok(SandboxStatus { fault: None, ips, .. }) => ("Ready".to_owned(), ips.clone()),
@@ -150,6 +155,7 @@ fn now(outcome: &Result<SandboxStatus, SandboxError>) -> (String, Vec<IpAddr>) {
     }
 }
 
+/// Returns the addresses with spaces between them, or `-` for none.
 pub(super) fn joined(ips: &[IpAddr]) -> String {
     match ips {
         [] => "-".to_owned(),

@@ -14,7 +14,11 @@ use crate::plain;
 use crate::report::{Exit, Report};
 use crate::{Session, print, print_json};
 
-/// A bad pod doesn't exclude the others.
+/// Reads the pods of manifests. A bad pod, or a second one of the same name, is a failure in `tally` and doesn't
+/// exclude the others.
+///
+/// # Errors
+/// Fails if a file can't be read.
 pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<Manifest>, Report> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -47,13 +51,15 @@ pub(crate) fn manifests(files: &[PathBuf], tally: &mut Tally<'_>) -> Result<Vec<
     Ok(found)
 }
 
-/// Reports each outcome at once as text, or together as JSON.
+/// The outcomes of the pods of one command. Each is reported at once as text, or all together as JSON.
 pub(crate) struct Tally<'s> {
     session: &'s Session,
     objects: Vec<Value>,
-    /// The work continues after a failed write to stdout, and the command fails at the end.
+    /// The first failed write to stdout. The work continues after it, and the command fails at the end.
     unwritten: Option<Report>,
+    /// The exit status of the first failure.
     exit: Option<Exit>,
+    /// The number of failures.
     failed: usize,
 }
 
@@ -72,7 +78,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The first failure determines the exit status.
+    /// Records a failure. The first one decides the exit status. JSON names the pod only if it is given here.
     pub(crate) fn fail(&mut self, pod: Option<&PodId>, report: &Report) {
         self.failed += 1;
         self.exit.get_or_insert(report.exit);
@@ -88,6 +94,8 @@ impl<'s> Tally<'s> {
         }
     }
 
+    /// Prints the JSON, and fails if something has failed. `count` is the number of pods, and `verb` what they should
+    /// be.
     pub(crate) fn finish(self, verb: &str, count: usize) -> Result<(), Report> {
         if self.session.json {
             print_json(&self.objects)?;

@@ -17,9 +17,10 @@ use super::tally::{Tally, manifests};
 use super::{pod_id, report, show};
 use crate::args::pod::{Down, Up};
 
-/// Each pod runs a few processes in sequence.
+/// The number of pods that are worked on at once. Each pod runs a few processes in sequence.
 const AT_ONCE: usize = 64;
 
+/// Sets up the pods in manifests. A failed pod doesn't stop the others. After a signal unfinished pods are removed.
 pub(super) async fn up(
     session: &Session,
     sandboxes: &Sandboxes,
@@ -43,7 +44,8 @@ pub(super) async fn up(
     tally.into_inner().finish("up", configs.len())
 }
 
-/// The plugins of unfinished pods were killed with the futures. Pods that are up stay.
+/// Removes the pods whose setup a signal has interrupted, and returns the report. Their plugins were killed with the
+/// futures. Pods that are up stay.
 async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -> Report {
     let mut report = Report::new(exit, "interrupted");
     let clean_up = async {
@@ -68,6 +70,7 @@ async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -
     }
 }
 
+/// Takes pods down. A failed pod doesn't stop the others, and one that is not up is no error.
 pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down) -> Result<(), Report> {
     let mut tally = Tally::new(session);
     let pods: BTreeSet<PodId> = if given.all {
@@ -88,7 +91,8 @@ pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down)
     tally.into_inner().finish("down", pods.len())
 }
 
-/// Returns the pods with these names, and those in these files.
+/// Returns the pods that the texts name, and those in the files that they name. A text that is the name of a pod on
+/// record means that pod, even if there is such a file.
 fn named(sandboxes: &Sandboxes, texts: &[String], tally: &mut Tally<'_>) -> Result<BTreeSet<PodId>, Report> {
     let (mut pods, mut files) = (BTreeSet::new(), Vec::new());
     for text in texts {
@@ -106,6 +110,7 @@ fn named(sandboxes: &Sandboxes, texts: &[String], tally: &mut Tally<'_>) -> Resu
     Ok(pods)
 }
 
+/// Reports the outcome of setting up a pod.
 fn tell_up(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<Sandbox, SandboxError>) {
     match outcome {
         Ok(sandbox) => {
@@ -117,6 +122,7 @@ fn tell_up(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<Sandbox, SandboxE
     }
 }
 
+/// Reports the outcome of taking down a pod.
 fn tell_down(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<bool, SandboxError>) {
     match outcome {
         Ok(was_up) => {

@@ -1,7 +1,10 @@
-//! Passes pods from the sources to the loop. A kubelet takes a terminating pod's sandbox down when its containers have
-//! ended or the grace period is over. The containers are invisible here, so a pod keeps its network until its
-//! deletionTimestamp, the end of the grace period in the API server's terms. It loses the network earlier if it ends or
-//! is deleted, and gets no new one. A pod that cnimble alone manages has no containers. It is taken down at once.
+//! Passes pods from the sources to the loop.
+//!
+//! A kubelet takes a terminating pod's sandbox down when its containers have ended or the grace period is over. The
+//! containers are invisible here. So a pod keeps its network until its deletionTimestamp, which the API server sets to
+//! the end of the grace period. It loses the network earlier if it ends or is deleted, and gets no new one.
+//!
+//! A pod that cnimble alone manages has no containers. It is taken down as soon as it is terminating.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,23 +22,27 @@ use super::writing::Writing;
 
 type Inputs = mpsc::Sender<Input>;
 
-/// Terminating pods with the end of their time and their UIDs.
+/// Terminating pods with the end of their grace period and their UIDs.
 type Closing = BTreeMap<PodId, (Instant, String)>;
 
 /// Converts updates of the sources into inputs of the loop.
 pub(super) struct Feed {
     pub(super) config: Arc<PodConfig>,
+    /// The input of the loop.
     pub(super) inputs: Inputs,
     pub(super) dns: DnsOptions,
+    /// Where the status of pods is written, if that is requested.
     pub(super) writing: Option<Writing>,
     closing: Closing,
-    /// The sandboxes with recorded pods of the API server. `None` once the server has listed its pods.
+    /// The records of pods, from which those of the API server may be restored. It is `None` once the server has listed
+    /// its pods or they were restored.
     restorable: Option<Sandboxes>,
-    /// The pods restored from the records, with their UIDs.
+    /// The pods that were restored from the records, with their UIDs.
     restored: BTreeMap<PodId, String>,
 }
 
 impl Feed {
+    /// Creates the feed. `restorable` is `None` without an API server.
     pub(super) fn new(
         config: Arc<PodConfig>,
         inputs: Inputs,
@@ -47,7 +54,8 @@ impl Feed {
         Feed { config, inputs, dns, writing, closing, restorable, restored }
     }
 
-    /// Ends with the sources or the loop.
+    /// Passes updates on until the loop ends. When the sources end it waits forever, because the loop keeps the last
+    /// updates.
     pub(super) async fn run(mut self, mut updates: mpsc::Receiver<PodUpdate>) {
         let mut conditions = self.config.conditions();
         // A failure before this subscription counts, too.
@@ -87,7 +95,8 @@ impl Feed {
         }
     }
 
-    /// Restores recorded pods if the API server has been unreachable since the start, also after a reboot.
+    /// Returns the recorded pods of the API server as wanted ones. This happens once, if the server can't be read after
+    /// the start, so that pods have their network after a reboot, too.
     async fn restore(&mut self) -> Vec<Input> {
         let Some(sandboxes) = self.restorable.take() else { return Vec::new() };
         let listing = tokio::task::spawn_blocking(move || sandboxes.list()).await;
@@ -114,7 +123,7 @@ impl Feed {
         vec![Input::Want(pods)]
     }
 
-    /// Drops restored pods that the API server doesn't list.
+    /// Drops the restored pods that the API server doesn't list. Its first update also ends the restoring.
     fn settle(&mut self, update: &PodUpdate) -> Option<Input> {
         if update.source != SourceKind::Api {
             return None;
@@ -125,6 +134,8 @@ impl Feed {
         (!gone.is_empty()).then(|| Input::Unwant(gone.into_iter().collect()))
     }
 
+    /// Returns the inputs for an update: pods to remove, to release, to keep until the end of their grace period, and
+    /// to set up.
     fn update(&mut self, update: &PodUpdate) -> Vec<Input> {
         let api = update.source == SourceKind::Api;
         let (mut want, mut keep, mut unwant, mut release) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -163,7 +174,8 @@ impl Feed {
     }
 }
 
-/// Waits for the first pod with an expired time, and removes all expired pods.
+/// Waits until the grace period of a pod is over, and takes all such pods out of the map. Without pods it waits
+/// forever.
 async fn over(closing: &mut Closing) -> Vec<(PodId, String)> {
     match closing.values().map(|(end, _)| *end).min() {
         Some(end) => sleep_until(end).await,

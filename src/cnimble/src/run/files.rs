@@ -8,10 +8,13 @@ use cnimble_runtime::locks::{FileLock, Kind, LockError, Wait};
 
 use crate::report::{Exit, Report};
 
-/// A killed process can hold the lock until its last thread has left the kernel.
+/// The wait for the lock. A killed process can hold it until its last thread has left the kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The lock prevents two processes from managing the same pods.
+/// Takes the lock of a directory of pods' records, and creates the directory. The lock ends when it is dropped.
+///
+/// # Errors
+/// Fails if another process holds it for longer than [`PATIENCE`].
 pub(crate) async fn lock(dir: &Path) -> Result<FileLock, Report> {
     let path = dir.join("run.lock");
     let failed = |why: String| {

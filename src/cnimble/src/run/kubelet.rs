@@ -1,4 +1,5 @@
-//! A kubelet gives networks to the pods bound to the node, so cnimble takes only the marked ones.
+//! Detects a kubelet on the node. It gives networks to the pods bound to the node, so cnimble then takes only the
+//! marked ones.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,9 +10,10 @@ use cnimble_pod::source::PodConfig;
 
 /// The names of processes that are a kubelet or contain one.
 const NAMES: [&str; 4] = ["kubelet", "kubelite", "k3s-server", "k3s-agent"];
+/// The interval between two looks.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Returns the process ID of a kubelet, if one is visible.
+/// Returns the process ID of a kubelet, or `None` if none is visible.
 fn running() -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
     let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -20,7 +22,8 @@ fn running() -> Option<u32> {
     })
 }
 
-/// Returns true if this look found a kubelet first. It counts forever: its pods stay its own during a restart.
+/// Looks for a kubelet, and sets the flag if there is one. Returns true only if this look has set it. The flag stays
+/// set, because a kubelet's pods remain its own while it restarts.
 pub(super) fn look(only_managed: &AtomicBool) -> bool {
     if only_managed.load(Ordering::Relaxed) {
         return false;
@@ -34,6 +37,7 @@ pub(super) fn look(only_managed: &AtomicBool) -> bool {
     true
 }
 
+/// Looks for a kubelet again and again, and reads the sources again once there is one.
 pub(super) async fn watch(only_managed: Arc<AtomicBool>, config: Arc<PodConfig>) {
     loop {
         tokio::time::sleep(PERIOD).await;

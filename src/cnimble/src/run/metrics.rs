@@ -16,31 +16,39 @@ use cnimble_pod::network::NetworkPlugin;
 use cnimble_pod::sync::{Board, Event};
 use cnimble_runtime::Execution;
 
+/// The media type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The upper bounds in seconds. A plugin takes milliseconds, or minutes on a machine in trouble.
+/// The upper bounds of the histograms' buckets in seconds. A plugin takes milliseconds, or minutes on a machine in
+/// trouble.
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 220.0];
 
 /// The names and values of a metric's labels.
 type Labels<const N: usize> = [(&'static str, String); N];
 
+/// Counters by labels.
 type Counts<const N: usize> = Family<Labels<N>, Counter>;
+/// Histograms by labels.
 type Durations<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
+/// Numbers of addresses by network and range.
 type Addresses = Family<Labels<2>, Gauge<f64, AtomicU64>>;
 
+/// Registers a metric.
 fn new<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
     registry.register(name, help, metric.clone());
     metric
 }
 
+/// Registers a histogram of durations.
 fn durations<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Durations<N> {
     let metric: Durations<N> = Family::new_with_constructor(|| Histogram::new(BUCKETS));
     registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric
 }
 
+/// The metrics with their current values.
 pub(super) struct Metrics {
     registry: Registry,
     executions: Counts<2>,
@@ -54,7 +62,7 @@ pub(super) struct Metrics {
     leases: Mutex<Leases>,
 }
 
-/// Leases are read again for each answer, so that removed ranges vanish.
+/// The numbers of leases. They are read again for each answer, so that removed ranges vanish.
 struct Leases {
     used: Addresses,
     free: Addresses,
@@ -91,6 +99,7 @@ impl Metrics {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a run of a plugin.
     pub(super) fn executed(&self, execution: &Execution<'_>) {
         let [plugin, verb] = [("plugin", execution.plugin()), ("verb", execution.verb.as_str().to_owned())];
         if let Some(error) = execution.error {
@@ -102,6 +111,7 @@ impl Metrics {
         self.execution_time.get_or_create(&of).observe(execution.took.as_secs_f64());
     }
 
+    /// Counts an operation on a pod. Other events are ignored.
     pub(super) fn happened(&self, event: &Event) {
         if let Event::Worked { operation, took, failure, .. } = event {
             let of = [("operation", (*operation).to_owned())];
@@ -114,7 +124,7 @@ impl Metrics {
         }
     }
 
-    /// Reads the leases, so it may block for a moment.
+    /// Returns all metrics as text. It reads the leases, so it may block for a moment.
     pub(super) fn text(&self, board: &Board, problems: usize, network: &NetworkPlugin) -> String {
         for (phase, count) in board.counts() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -130,6 +140,7 @@ impl Metrics {
 }
 
 impl Leases {
+    /// Reads the leases of the default network. A failure is logged, and its ranges are then missing.
     fn read(&self, network: &NetworkPlugin) {
         self.used.clear();
         self.free.clear();

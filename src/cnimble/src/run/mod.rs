@@ -37,6 +37,7 @@ use serve::Server;
 use status::Status;
 use writing::Writing;
 
+/// Keeps the pods of the sources up until a signal, or until all were tried once with `--once`.
 pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     let signals = Signals::listen()?;
     let sources = given.sources.sources()?;
@@ -97,23 +98,27 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     finish(session, given, &status, &ended?)
 }
 
-/// Counts each run of a plugin.
+/// Returns the session with an invoker that counts each run of a plugin.
 fn counted(session: &Session, metrics: &Arc<Metrics>) -> Session {
     let metrics = Arc::clone(metrics);
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     session.with_invoker(invoker.with_observer(Observer::new(move |execution| metrics.executed(execution))))
 }
 
+/// The interval between two runs of STATUS.
 pub(super) const STATUS: Duration = Duration::from_secs(10);
 
+/// Returns the report for a failure of the loop.
 fn cannot_run(err: &dyn std::error::Error) -> Report {
     Report::because(Exit::Files, "can't run", err)
 }
 
+/// Returns the report for an unusable source.
 fn no_source(err: &StartError) -> Report {
     Report::because(Exit::Config, "can't use a source of pods", err)
 }
 
+/// Returns the options of the loop, with a listener that counts, logs and reports each event.
 fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> SyncOptions {
     let metrics = Arc::clone(metrics);
     let seconds = |seconds| (seconds > 0).then(|| Duration::from_secs(seconds));
@@ -131,7 +136,8 @@ fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> Syn
     }
 }
 
-/// Retries failed pods when the networks change. Requests the annotations again if plugins now need more.
+/// Retries failed pods when the networks change. It reads the sources again if a plugin now wants annotations, which
+/// were not kept before.
 async fn follow(
     network: NetworkPlugin,
     handle: Handle,
@@ -148,14 +154,17 @@ async fn follow(
     }
 }
 
+/// Returns whether a plugin of the default network has the capability for annotations.
 fn wants_annotations(network: &NetworkPlugin) -> bool {
     let list = network.default_network();
     let plugins = list.iter().flat_map(|network| &network.list.plugins);
     plugins.flat_map(|plugin| &plugin.capabilities).any(|name| name == ANNOTATIONS)
 }
 
+/// The capability with which a plugin requests a pod's annotations.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
+/// The running loop with what a signal acts on.
 struct Running {
     config: Arc<PodConfig>,
     network: NetworkPlugin,
@@ -164,6 +173,7 @@ struct Running {
 }
 
 impl Running {
+    /// Waits for the end of the loop. SIGHUP reloads, another signal stops the loop, and a second one ends it at once.
     async fn watch(mut self, given: &Run, mut signals: Signals, status: &Status) -> Result<Ended, Report> {
         let mut overall = status.board.overall();
         let mut stopping = false;
@@ -195,6 +205,7 @@ impl Running {
         }
     }
 
+    /// Reads the networks and the sources again, and retries failed pods.
     async fn reload(&self) {
         log::info!("reading networks and manifests again");
         notify::reloading();
@@ -206,7 +217,8 @@ impl Running {
     }
 }
 
-/// Prints the final message, or returns a report with the exit status.
+/// Prints the state at the end, and returns the report if it is a failure. That is a pod that could not be taken down
+/// with `--teardown-on-exit`, and a pod that is not ready or a problem with `--once`.
 fn finish(session: &Session, given: &Run, status: &Status, ended: &Ended) -> Result<(), Report> {
     let unfinished =
         |report: Report| ended.unfinished.iter().fold(report, |report, id| report.row("pod", id.to_string()));

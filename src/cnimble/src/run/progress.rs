@@ -12,15 +12,19 @@ use cnimble_pod::sync::{Board, Event, Phase, PodReport};
 
 use crate::style::{count, joined};
 
+/// The progress line is on the terminal.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
+/// The interval between two drawings.
 const PACE: Duration = Duration::from_millis(100);
 
-/// Erases the progress line, which is drawn again below.
+/// Returns what erases the progress line, to be written in front of other output. It is empty if no line is drawn. The
+/// next drawing puts the line below that output.
 pub(crate) fn before_line() -> &'static str {
     if DRAWN.swap(false, Ordering::Relaxed) { "\r\x1b[K" } else { "" }
 }
 
+/// Logs an event.
 pub(super) fn tell(event: &Event) {
     match event {
         Event::Pod(pod) => tell_of(pod),
@@ -38,6 +42,7 @@ pub(super) fn tell(event: &Event) {
     }
 }
 
+/// Logs the state of a pod.
 fn tell_of(pod: &PodReport) {
     let (id, phase) = (&pod.id, pod.phase.as_str());
     let message = pod.message.as_deref().unwrap_or_default();
@@ -57,7 +62,7 @@ fn tell_of(pod: &PodReport) {
     }
 }
 
-/// Logs changes in the problems of manifests and sources.
+/// Logs new problems of manifests and sources, and those that have ended. It never ends.
 pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Condition>>) {
     let mut known: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -76,7 +81,7 @@ pub(super) async fn tell_of_problems(mut conditions: watch::Receiver<Vec<Conditi
     }
 }
 
-/// Does nothing unless stderr is a terminal.
+/// Draws the progress line until the future is dropped, which erases it. It does nothing unless stderr is a terminal.
 pub(super) async fn draw(board: Board) {
     if !std::io::stderr().is_terminal() {
         return std::future::pending().await;
@@ -98,6 +103,7 @@ pub(super) async fn draw(board: Board) {
     }
 }
 
+/// Erases the progress line when it is dropped.
 struct Erase;
 
 impl Drop for Erase {
@@ -106,7 +112,7 @@ impl Drop for Erase {
     }
 }
 
-/// Formats the line: `137 of 200 pods ready, 2 failed, 1 going  3.2 s`. The time is left out if it is `None`.
+/// Returns the line, such as `137 of 200 pods ready, 2 failed, 1 going  3.2 s`. The time is left out if it is `None`.
 fn line(board: &Board, since: Option<Duration>) -> String {
     let counts = board.counts();
     let of = |phase| counts.get(&phase).copied().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Serves `/metrics`, `/healthz` and a page of the managed objects over HTTP, on a Unix socket or a loopback port.
+//! Serves `/metrics`, `/livez`, `/readyz`, `/healthz` and a page of the managed objects over HTTP, on a Unix socket or
+//! a loopback port.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,16 +23,19 @@ use cnimble_cri::server::Socket;
 use crate::args::service::Listen;
 use crate::report::{Exit, Report};
 
+/// The contents of the pages.
 pub(crate) trait Pages: Send + Sync + 'static {
+    /// Returns the metrics and their media type. It may block.
     fn metrics(&self) -> (String, &'static str);
-    /// The error says why the state isn't healthy.
+    /// Returns the page of `/readyz` and `/healthz`. The error says why the service isn't healthy, for the status 503.
     fn health(&self) -> Result<String, String>;
-    /// The error says why only a new process would help.
+    /// Returns whether the process works. The error says why only a new process would help.
     fn life(&self) -> Result<(), String> {
         Ok(())
     }
-    /// The path of the page with the managed objects, such as `/pods`.
+    /// Returns the path of the page with the managed objects, such as `/pods`.
     fn name(&self) -> &'static str;
+    /// Returns that page, which is JSON.
     fn list(&self) -> String;
 }
 
@@ -40,15 +44,17 @@ enum Listener {
     Tcp(TcpListener),
 }
 
-/// A connection above the limit replaces the oldest one. An answer takes milliseconds, so slow clients can't block
-/// others.
+/// The greatest number of connections. One more replaces the oldest. An answer takes milliseconds, so slow clients
+/// can't block others.
 const CLIENTS: usize = 64;
+/// The longest time of a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A server that listens.
 pub(crate) struct Server(Listener);
 
 impl Server {
-    /// `None` if the address is off. Replaces the socket of a dead process.
+    /// Listens at the address. Returns `None` if it is off. The socket of a dead process is replaced.
     pub(crate) async fn bind(address: &Listen) -> Result<Option<Self>, Report> {
         let failed = |why: &dyn Display| {
             let report = Report::new(Exit::Files, "can't listen").row("address", address.to_string());
@@ -98,6 +104,7 @@ impl Server {
     }
 }
 
+/// Answers the request of a client.
 async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Arc<impl Pages>) {
     let service = service_fn(|request| {
         let pages = Arc::clone(&pages);
@@ -115,6 +122,7 @@ async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Arc<impl Pages
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// Returns the page of a state, with the status 503 for an error.
 fn told(state: Result<String, String>) -> Response<Full<Bytes>> {
     match state {
         Ok(text) => page(StatusCode::OK, TEXT, text),
@@ -122,6 +130,7 @@ fn told(state: Result<String, String>) -> Response<Full<Bytes>> {
     }
 }
 
+/// Returns the answer to a request.
 async fn answer(request: &Request<Incoming>, pages: Arc<impl Pages>) -> Response<Full<Bytes>> {
     const JSON: &str = "application/json";
     if request.method() != Method::GET && request.method() != Method::HEAD {

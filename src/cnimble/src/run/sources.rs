@@ -14,6 +14,7 @@ use crate::report::Report;
 use crate::report::usage;
 
 impl run::Sources {
+    /// Returns the sources that the user has chosen. It fails without one.
     pub(super) fn sources(&self) -> Result<Sources, Report> {
         if self.manifests.is_none() && self.url.is_none() && self.kubeconfig.is_none() && !self.in_cluster {
             return Err(usage("no source of pods is given")
@@ -47,12 +48,13 @@ impl run::Sources {
         Ok(Sources { directory, url, api })
     }
 
-    /// The default is the host's name in lower case, as the kubelet uses it.
+    /// Returns the name of this node. The default is the host's name.
     fn node(&self) -> String {
         self.node_name.clone().unwrap_or_else(host_name)
     }
 }
 
+/// Returns the host's name in lower case, as the kubelet uses it. It is empty if it can't be read.
 pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_lowercase()

@@ -15,8 +15,10 @@ use crate::plain;
 use super::metrics::{self, Metrics};
 use super::serve::Pages;
 
+/// The time without progress after which the loop counts as stuck.
 const HANGS: Duration = Duration::from_secs(60);
 
+/// The state that the pages show.
 #[derive(Clone)]
 pub(super) struct Status {
     pub(super) board: Board,
@@ -26,6 +28,7 @@ pub(super) struct Status {
 }
 
 impl Status {
+    /// Returns the state of the pods, the network and the sources.
     pub(super) fn json(&self) -> Value {
         let mut overall = serde_json::to_value(&*self.board.overall().borrow()).unwrap_or_default();
         // A source is ready if it was read and is readable now.
@@ -44,12 +47,13 @@ impl Status {
         json!({"overall": overall, "network": network, "problems": self.problems(), "pods": pods})
     }
 
-    /// Returns why sources can't be read now.
+    /// Returns why whole sources can't be read now. It is empty if all can.
     fn failing(&self) -> Vec<String> {
         let conditions = self.conditions.borrow();
         conditions.iter().filter(|of| of.whole).map(|of| of.error.to_string()).collect()
     }
 
+    /// Returns what is wrong with manifests, sources and networks.
     pub(super) fn problems(&self) -> Vec<String> {
         let manifests = self.conditions.borrow();
         manifests.iter().map(|condition| condition.error.to_string()).chain(self.network.problems()).collect()

@@ -1,4 +1,5 @@
-//! Reports the status of pods without a kubelet. Without a confirmed removal a `kubectl delete` never ends.
+//! Writes the status of pods to the API server, as a kubelet does. Unless it confirms the removal of a pod, `kubectl
+//! delete` never ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,28 +12,34 @@ use cnimble_pod::manifest::Manifest;
 use cnimble_pod::source::{PodStatus, StatusWriter};
 use cnimble_pod::sync::{Event, Phase, PodReport};
 
+/// What the writing has to know.
 enum Word {
-    /// cnimble alone manages the pod. `ending` is whether it is terminating.
+    /// cnimble alone manages the pod, and `ending` is set if it is terminating.
     Managed {
         id: PodId,
         uid: String,
         ending: bool,
     },
+    /// The server has removed the pod.
     Forget {
         id: PodId,
         uid: String,
     },
+    /// The loop reports a pod.
     Report(Box<PodReport>),
+    /// The loop has taken the pod down.
     Gone(PodId),
 }
 
 /// The first and the longest pause between two attempts.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// A handle to the task that writes. Its methods only queue, and never fail.
 #[derive(Clone)]
 pub(super) struct Writing(mpsc::UnboundedSender<Word>);
 
 impl Writing {
+    /// Starts the task.
     pub(super) fn start(writer: StatusWriter, tasks: &mut tokio::task::JoinSet<()>) -> Self {
         let (sender, words) = mpsc::unbounded_channel();
         tasks.spawn(Task { writer, pods: BTreeMap::new(), news: BTreeSet::new() }.run(words));
@@ -44,19 +51,22 @@ impl Writing {
         let _ = self.0.send(word);
     }
 
-    /// Reports a pod that cnimble alone manages.
+    /// Begins to report a pod that cnimble alone manages.
     pub(super) fn managed(&self, pod: &Manifest) {
         self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending: false });
     }
 
+    /// Records that such a pod is terminating. Its removal is confirmed once it is taken down.
     pub(super) fn ending(&self, pod: &Manifest) {
         self.say(Word::Managed { id: pod.id.clone(), uid: pod.uid.clone(), ending: true });
     }
 
+    /// Ends the reports of a pod, unless another one with its name has replaced it.
     pub(super) fn forget(&self, pod: &Manifest) {
         self.say(Word::Forget { id: pod.id.clone(), uid: pod.uid.clone() });
     }
 
+    /// Records an event of the loop. Those of pods that are not managed are ignored.
     pub(super) fn happened(&self, event: &Event) {
         match event {
             Event::Pod(report) => self.say(Word::Report(Box::new(report.clone()))),
@@ -66,21 +76,26 @@ impl Writing {
     }
 }
 
+/// A managed pod.
 struct Ours {
     uid: String,
+    /// It is terminating.
     ending: bool,
+    /// It is taken down, and the confirmation is due.
     gone: bool,
+    /// The last status to write.
     status: Option<PodStatus>,
 }
 
 struct Task {
     writer: StatusWriter,
     pods: BTreeMap<PodId, Ours>,
-    /// The server doesn't have the news yet.
+    /// The pods of which the server doesn't have the last status or the confirmation yet.
     news: BTreeSet<PodId>,
 }
 
 impl Task {
+    /// Writes until the handles are dropped. After a failure it waits, for longer with each one.
     async fn run(mut self, mut words: mpsc::UnboundedReceiver<Word>) {
         let mut wait = WAIT.0;
         let mut not_before = Instant::now();
@@ -105,6 +120,7 @@ impl Task {
         }
     }
 
+    /// Takes a word, and notes what has to be written.
     fn hear(&mut self, word: Word) {
         match word {
             Word::Managed { id, uid, ending } => {
@@ -147,6 +163,7 @@ impl Task {
         }
     }
 
+    /// Writes what is due of one pod. It stays due if that fails.
     async fn tell_one(&mut self) -> Result<(), cnimble_pod::source::SourceError> {
         let Some(id) = self.news.first().cloned() else { return Ok(()) };
         if let Some(ours) = self.pods.get(&id) {

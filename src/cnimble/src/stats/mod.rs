@@ -21,10 +21,15 @@ use read::Counted;
 
 const WHAT: &str = "can't show pods' counters";
 
+/// Returns the escape codes that clear the terminal.
 fn clear() -> String {
     plain::code("[H") + &plain::code("[2J")
 }
 
+/// Shows the counters once, or repeatedly until the reader closes the pipe or a signal ends the process.
+///
+/// # Errors
+/// Fails if no attachment has the given name at the start.
 pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     let caches = session.caches();
     let container = match &given.whose {
@@ -83,7 +88,7 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     }
 }
 
-/// The container that a record has under this name.
+/// Returns the ID of the container that is recorded under this name, or `None`. It fails if there are several.
 fn recorded(caches: &[Cache], whose: &str) -> Result<Option<String>, Report> {
     let records = Records::read(caches, None).map_err(|err| Report::because(Exit::Files, WHAT, err))?;
     let found = records
@@ -92,6 +97,7 @@ fn recorded(caches: &[Cache], whose: &str) -> Result<Option<String>, Report> {
     Ok(found.map(str::to_owned))
 }
 
+/// Returns the counters as a table.
 fn lines(session: &Session, all: &[Counted], rates: &[Option<[f64; 2]>]) -> String {
     let none = || "-".to_owned();
     let cells = |(of, rates): (&Counted, &Option<[f64; 2]>)| {
@@ -129,6 +135,7 @@ fn lines(session: &Session, all: &[Counted], rates: &[Option<[f64; 2]>]) -> Stri
     table(&headings, &lines, session.paint)
 }
 
+/// Returns the counters of an attachment as JSON.
 fn object(of: &Counted, rates: Option<[f64; 2]>) -> Value {
     let counters = of.counters.map(|of| {
         json!({
@@ -149,7 +156,7 @@ fn object(of: &Counted, rates: Option<[f64; 2]>) -> Value {
     })
 }
 
-/// Uses three or four digits.
+/// Returns a number of bytes with its unit, and one decimal from KiB on.
 fn scaled(bytes: f64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut rest, mut unit) = (bytes, "EiB");

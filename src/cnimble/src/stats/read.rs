@@ -12,20 +12,22 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink};
 use cnimble_rules::objects::{ifb, pair};
 use cnimble_runtime::{Cache, Entry};
 
-/// The counters are from the pod's point of view.
+/// An attachment with its counters, from the pod's point of view.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Counted {
     pub(super) owner: Owner,
     pub(super) pod: Option<String>,
-    /// The name that people know.
+    /// The pod's name, or else a short form of the container ID.
     pub(super) title: String,
+    /// The link of the host that leads to the pod, if there is one.
     pub(super) host_link: Option<String>,
-    /// `None` if the interface doesn't exist any more.
+    /// The counters, or `None` if the interface doesn't exist any more or can't be read.
     pub(super) counters: Option<Counters>,
-    /// The drops by limits, of received and of sent traffic.
+    /// The drops by limits, of received and of sent traffic. It is `None` for a direction without a limit.
     pub(super) limited: [Option<u64>; 2],
 }
 
+/// The links of the host. Their counters and the drops of their limits are by index.
 struct Host {
     links: Vec<Link>,
     counters: HashMap<u32, Counters>,
@@ -41,7 +43,8 @@ impl Host {
         Ok(Host { links, counters, drops })
     }
 
-    /// Found by its alias. If the Go plugins made it, it has the name in the result, and leads into the pod.
+    /// Returns the host's end of an attachment. It is found by its alias. If the Go plugins made it, it has no alias,
+    /// but has the name in the result and leads into the pod's namespace.
     fn end(&self, owner: &Owner, entry: Option<&Entry>) -> Option<&Link> {
         let mut ends = self.links.iter().filter(|link| pair::leads_to_a_pod(link));
         let by_alias = ends.clone().find(|link| owner.owns(&link.alias));
@@ -53,7 +56,8 @@ impl Host {
         })
     }
 
-    /// The qdisc on the owner's ifb limits the traffic that the pod sends.
+    /// Returns the drops of the traffic that the pod sends, which the qdisc on the owner's ifb limits. It returns
+    /// `None` without one.
     fn sent_drops(&self, owner: &Owner) -> Option<u64> {
         let name = ifb::name(&owner.network, &owner.attachment.container_id);
         let is_its = |link: &&Link| {
@@ -63,11 +67,12 @@ impl Host {
         self.limited(self.links.iter().find(is_its)?.index)
     }
 
-    /// Returns the drops of a link's limit, if it has one.
+    /// Returns the drops of a link's limit, or `None` if it has none.
     fn limited(&self, index: u32) -> Option<u64> {
         self.drops.get(&index).copied()
     }
 
+    /// Returns the counters of an attachment. `entry` is its cache entry, if there is one.
     fn count(&self, owner: Owner, entry: Option<&Entry>) -> Counted {
         let end = self.end(&owner, entry);
         let of_end = end.and_then(|link| self.counters.get(&link.index)).map(|of| of.of_the_other_end());
@@ -86,7 +91,8 @@ impl Host {
     }
 }
 
-/// Sorted by network, container and interface. Caches or links name the attachments.
+/// Returns the attachments of caches and of links with their counters. They are sorted by network, pod, container and
+/// interface.
 pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     let mut entries = Vec::new();
     for cache in caches {
@@ -121,6 +127,7 @@ pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
     Ok(all)
 }
 
+/// Returns the counters of an interface in a namespace, or `None` if they can't be read.
 fn inside(netns: &Path, ifname: &str) -> Option<Counters> {
     let mut inside = Netlink::open_bounded(&NetNs::open(netns).ok()?).ok()?;
     let index = inside.link(ifname).ok()?.index;

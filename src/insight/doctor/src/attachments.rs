@@ -1,6 +1,6 @@
-//! Living attachments, compared with the wanted state that their plugins name. A linked plugin runs its CHECK in this
-//! process, and can put back every difference ([`cnimble_plugin::Examination`]). Any other is asked by the verb, and
-//! tells the first difference only. The cache must know the pod's configuration.
+//! Compares living attachments with the wanted state that their plugins name. A linked plugin runs its CHECK in this
+//! process, and can repair every difference ([`cnimble_plugin::Examination`]). Any other plugin is run with the verb,
+//! which reports only the first difference. The cache must know the pod's configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,19 +21,22 @@ use super::outcome::{Reach, Repair};
 use super::runtime::PAUSE;
 use super::{Doctor, Finding, Kind, Subject};
 
-/// The remedy for what only a new pod has.
+/// The remedy for what only a new pod can get.
 pub(super) const REPLACE: &str = "delete the pod, and its owner makes another";
 
-/// A DEL takes no longer, unless its runtime has given up.
+/// The age from which on a begun DEL counts as given up by its runtime.
 const UNFINISHED: Duration = Duration::from_secs(300);
 
+/// The outcome of a comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
     pub findings: Vec<Finding>,
+    /// What was not compared, with the reasons, as texts.
     pub unchecked: Vec<String>,
 }
 
-/// Compares the living attachments of the judged caches among `entries`, as far as `reach` goes.
+/// Compares the attachments among `entries` that are of judged caches, live and have a namespace. With [`Reach::Host`]
+/// it compares nothing inside the pods.
 pub(super) async fn compare<'k>(
     doctor: &Doctor<'_>,
     entries: impl IntoIterator<Item = &'k Known>,
@@ -54,11 +57,12 @@ pub(super) async fn compare<'k>(
     Compared { findings, unchecked: unchecked.collect() }
 }
 
+/// Returns whether the entry is of a judged cache, and its attachment lives in a namespace.
 fn lives(known: &Known) -> bool {
     known.own && known.verdict == Verdict::Lives && known.has_namespace()
 }
 
-/// Returns what was not compared.
+/// Compares one attachment and adds its findings. Returns what was not compared.
 async fn of_attachment(
     doctor: &Doctor<'_>,
     known: &Known,
@@ -84,7 +88,7 @@ async fn of_attachment(
             Ok(faults) => {
                 for (fault, action) in faults {
                     let next = finding(known, plugin, &fault, action);
-                    // Two steps of a CHECK can miss the same object.
+                    // Two steps of a CHECK can report the same object.
                     if findings.last().is_none_or(|last| !last.is_again(&next) || last.why != next.why) {
                         findings.push(next);
                     }
@@ -96,7 +100,7 @@ async fn of_attachment(
     skipped
 }
 
-/// Why only the host's part of a network's attachments is compared.
+/// Returns why only the host's part of a network's attachments is compared, or `None` if the pods' part is, too.
 fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     let why = if list.version < Version::V0_4_0 {
         format!("version {} has no CHECK", list.version)
@@ -108,7 +112,7 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     Some(format!("only the host's part is checked: {why}"))
 }
 
-/// A difference that can be put back.
+/// A difference that [`Doctor::repair`] can repair.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     owner: Owner,
@@ -118,12 +122,13 @@ pub(super) struct Action {
     item: Item,
 }
 
-/// The remaining differences of the repaired attachments.
+/// The differences that remain after a repair, or why there was none, by the tag of the attachment.
 #[derive(Debug, Default)]
 pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
 
 impl Doctor<'_> {
-    /// The differences that one plugin tells.
+    /// Returns the differences that one plugin finds. A plugin that is not linked is run only if `in_pod` is set. Fails
+    /// with the reason why nothing was compared.
     async fn compare(
         &self,
         known: &Known,
@@ -137,7 +142,7 @@ impl Doctor<'_> {
             return if in_pod { self.ask(known, list, plugin).await } else { Ok(Vec::new()) };
         };
         let mut faults = examined.faults.map_err(|err| err.to_string())?;
-        // A delegate's configuration is not all that its ADD was given.
+        // The configuration of a delegate lacks a part of what its ADD was given, so its pods are not compared.
         faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
         let action = |fault: Fault| {
             let (owner, cache) = (known.owner(), known.cache.clone());
@@ -148,7 +153,8 @@ impl Doctor<'_> {
         Ok(faults.into_iter().map(action).collect())
     }
 
-    /// CHECK of a linked plugin, or of the one that it hands the pod to.
+    /// Runs CHECK of a linked plugin, or of the one to which it delegates. It returns `None` if the plugin is not
+    /// linked.
     fn examine(&self, entry: &Entry, list: &NetworkList, plugin: &ListEntry, aim: Aim) -> Option<Examined> {
         let delegate = bridge::delegated(plugin);
         let plugin = delegate.as_ref().unwrap_or(plugin);
@@ -166,6 +172,8 @@ impl Doctor<'_> {
         examination.run(self.plugins, &plugin.plugin_type, aim)
     }
 
+    /// Runs the verb CHECK of a plugin that is not linked. It finds one difference at most, which only the runtime can
+    /// repair.
     async fn ask(
         &self,
         known: &Known,
@@ -185,17 +193,18 @@ impl Doctor<'_> {
 }
 
 impl Action {
-    /// Returns the item of the wanted state, with the plugin that wants it.
+    /// Returns the item of the wanted state, and the plugin that wants it.
     pub(super) fn item(&self) -> (&str, Item) {
         (&self.plugin, self.item)
     }
 
+    /// Returns whether the repair changes something inside the pod.
     pub(super) fn is_in_pod(&self) -> bool {
         self.place == Place::Pod
     }
 
-    /// Puts back what the attachment misses now, if it still lives. This happens once for all of its plugins, because
-    /// each builds on what the others put back.
+    /// Puts back what the attachment lacks now, if it still lives. This happens once for all of its plugins, because
+    /// each builds on what the others restore.
     pub(super) fn run(&self, doctor: &Doctor<'_>, reach: Reach, repaired: &mut Repaired) -> Repair {
         let aim = match (self.place, reach) {
             (Place::Pod, Reach::Host) => return self.unasked(),
@@ -203,7 +212,7 @@ impl Action {
             (_, Reach::Pods) => Aim::RepairAll,
         };
         let left = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
-            // A missing entry means that the runtime has deleted the attachment.
+            // Without an entry the runtime has deleted the attachment, so nothing is lacking.
             self.entry()?.map_or(Ok(Vec::new()), |entry| repair(doctor, &entry, &self.owner, aim))
         });
         match left {
@@ -211,7 +220,7 @@ impl Action {
             Ok(left) => {
                 let is_it =
                     |(plugin, fault): &&(String, Fault)| *plugin == self.plugin && fault.place == self.place;
-                // It is unknown which findings of the plugin a part that was left alone has caused.
+                // A part that was left alone may have caused any of the plugin's findings.
                 match left.iter().filter(is_it).min_by_key(|(_, fault)| fault.left_alone) {
                     Some((_, fault)) if fault.left_alone => Repair::Doubt(fault.error.to_string()),
                     Some((_, fault)) => Repair::Failed(fault.error.clone()),
@@ -221,7 +230,7 @@ impl Action {
         }
     }
 
-    /// `None` after the attachment's DEL.
+    /// Reads the entry of the attachment. It returns `None` after its DEL.
     fn entry(&self) -> Result<Option<Entry>, Repair> {
         let attachment = &self.owner.attachment;
         let key = Key {
@@ -233,7 +242,7 @@ impl Action {
         Ok(found.entry())
     }
 
-    /// The outcome for a difference in a pod that was not to be repaired. After the pod's DEL there is none.
+    /// Returns the outcome for a difference in a pod that the caller did not ask to repair.
     fn unasked(&self) -> Repair {
         match self.entry() {
             Ok(None) => Repair::Done,
@@ -243,7 +252,8 @@ impl Action {
     }
 }
 
-/// Returns what could not be put back; else why the attachment was left alone, or what failed.
+/// Restores what the attachment lacks. Returns what could not be restored. Fails with [`Repair::Doubt`] if the
+/// attachment was left alone, and with [`Repair::Failed`] if it could not be examined.
 fn repair(
     doctor: &Doctor<'_>,
     entry: &Entry,
@@ -264,14 +274,17 @@ fn repair(
     repair_once(doctor, entry, &list, aim, &mut undone)
 }
 
-/// A flush between the look at the packet rules and their change makes the change fail, or undoes it.
+/// How often a repair is tried. A flush between reading the packet rules and changing them makes the change fail, or
+/// undoes it.
 const ATTEMPTS: usize = 5;
 
+/// Returns whether another program may have changed the packet rules during the repair.
 fn is_overtaken(fault: &Fault) -> bool {
     fault.place == Place::Rules && [Code::CHECK_FAILED, Code::KERNEL].contains(&fault.error.code)
 }
 
-/// Puts back once what the attachment misses. `undo` has what was put back for it before.
+/// Puts back once what the attachment lacks. `undo` collects the reversals. They run if the attachment's DEL begins
+/// meanwhile.
 fn repair_once(
     doctor: &Doctor<'_>,
     entry: &Entry,
@@ -296,8 +309,8 @@ fn repair_once(
     Ok(left)
 }
 
-/// Why the attachment is left alone. Looks for the note first, because a DEL removes it last. A DEL that begins later
-/// finds what was put back.
+/// Returns why the attachment is left alone, or `None` if it surely lives. The note of a DEL is looked for first,
+/// because a DEL removes it last. A DEL that begins later finds what was restored.
 fn doubt(entry: &Entry, tag: &str) -> Option<Repair> {
     if begun::is_noted(tag) {
         return Some(Repair::Doubt("its DEL has begun".to_owned()));
@@ -309,7 +322,7 @@ fn doubt(entry: &Entry, tag: &str) -> Option<Repair> {
     inside().unwrap_or_else(|err| Some(err.to_string())).map(Repair::Doubt)
 }
 
-/// A pod between the first and the last plugin of its DEL.
+/// Returns the finding about an attachment whose DEL has begun and not ended.
 fn leaving(known: &Known) -> Finding {
     Finding {
         kind: Kind::BegunDel,
@@ -325,6 +338,7 @@ fn leaving(known: &Known) -> Finding {
     }
 }
 
+/// Returns the finding about a difference.
 fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Action) -> Finding {
     let name = &plugin.plugin_type;
     let (kind, what) = match fault.place {
@@ -357,8 +371,9 @@ fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Acti
 
 const UNPROVEN: &str = "nothing on the host proves that an interface is the pod's";
 
-/// The pods whose namespace has lost the interface that ADD made. Only a new pod gets one. A DEL that runs looks the
-/// same between its last plugin and the removal of the record, so only what is found twice counts.
+/// Returns findings about pods whose namespace has lost the interface that ADD made. Only a new pod gets one. A DEL
+/// that runs looks the same between its last plugin and the removal of the record. So only what is found twice, with a
+/// pause of [`PAUSE`], counts.
 pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
     let doubtful = |known: &&Known| known.own && matches!(known.verdict, Verdict::Doubt(_));
     let mut lost: Vec<&Known> =
@@ -376,7 +391,8 @@ pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether the interface of an entry is missing in its namespace. An unreadable namespace is told elsewhere.
+/// Returns whether the interface of an entry is missing in its namespace. It returns false for an unreadable namespace,
+/// which is reported elsewhere.
 fn has_lost(known: &Known) -> bool {
     let netns = NetNs::find(known.entry.namespace().unwrap_or_default().as_ref());
     let lost = netns.ok().flatten().map(|netns| inside::has_lost_interface(&known.entry, &netns));

@@ -11,19 +11,23 @@ use cnimble_runtime::{Cache, Entry, Invoker};
 
 use super::{Doctor, Finding, Kind, Subject, orphaned};
 
+/// The repair of a cache entry or file.
 #[derive(Debug, Clone)]
 pub(super) enum Action {
-    /// DEL gets no result if another pod may have the addresses now: it could remove that pod's rules.
+    /// Runs DEL of the entry. It gets no result if another pod may have the addresses now, because it could remove that
+    /// pod's rules.
     Del {
         entry: Box<Entry>,
         with_result: bool,
         cache: PathBuf,
     },
+    /// Renames the file to `.corrupt-NAME`, so that nobody reads it.
     SetAside(PathBuf),
     Remove(PathBuf),
 }
 
 impl Action {
+    /// Performs the repair. A file that is gone is success.
     pub(super) async fn run(&self, invoker: &Invoker) -> Result<(), Error> {
         match self {
             Action::Del { entry, with_result, cache } => {
@@ -44,6 +48,7 @@ impl Action {
     }
 }
 
+/// Returns the findings about entries and files of the judged caches.
 pub(super) fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
     let mut findings: Vec<Finding> =
         node.entries.iter().filter(|known| known.own).filter_map(|known| finding(node, known)).collect();
@@ -53,6 +58,7 @@ pub(super) fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>,
     Ok(findings)
 }
 
+/// Returns the findings about files that are no entries, and about unfinished ones.
 fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for (path, why) in cache.broken().map_err(|err| failed(&err))? {
@@ -82,9 +88,10 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
+/// Returns the finding about an entry whose attachment is dead or in doubt.
 fn finding(node: &Node, known: &Known) -> Option<Finding> {
     let (why, doubt) = match &known.verdict {
-        // A faulty sandbox that the runtime lists is a separate finding.
+        // The runtime lists the sandbox, so its fault is another finding.
         Verdict::Doubt(_) if node.is_listed(&known.entry.container_id, true) => return None,
         verdict => orphaned(verdict)?,
     };

@@ -1,5 +1,6 @@
 //! Hands a node over to the Go plugins. Their DEL removes nothing from cnimble's tables, so living pods get rules in
-//! their form. The whole node is locked meanwhile. Unless forced, unknown or unwritable rules prevent any change.
+//! their form. The whole node is locked meanwhile. Rules that are unknown or cannot be written prevent any change,
+//! except in [`Mode::Possible`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,30 +23,36 @@ use super::{Doctor, Subject};
 /// How much to hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
+    /// Changes nothing, and takes no lock.
     Look,
+    /// Hands everything over, or nothing if something is refused.
     All,
+    /// Hands over what can be handed over.
     Possible,
 }
 
 /// The pods and rules that are handed over, and those that aren't.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Each pod with its rules.
+    /// The pods that are handed over, each with its rules.
     pub pods: Vec<(Subject, Vec<String>)>,
     /// Living pods with DHCP addresses that end with their lease. The addresses become permanent.
     pub addresses: Vec<(Subject, Vec<String>)>,
+    /// The policies of bridges that are handed over.
     pub policies: Vec<String>,
-    /// Rules of removed pods are deleted.
+    /// The rules of removed pods, which are deleted.
     pub orphans: Vec<String>,
-    /// Each pod with the reason.
+    /// The pods and policies that are not handed over, each with the reason.
     pub refused: Vec<(Subject, String)>,
     /// The parts of cnimble's tables that remain although no pod has rules in them, and living pods' rules that the Go
     /// plugins don't have.
     pub left: Vec<String>,
+    /// Whether the node was changed.
     pub done: bool,
 }
 
 impl Report {
+    /// Returns whether there is nothing to hand over.
     pub fn is_empty(&self) -> bool {
         let rules = self.pods.is_empty() && self.policies.is_empty() && self.orphans.is_empty();
         rules && self.refused.is_empty() && self.addresses.is_empty()
@@ -61,7 +68,9 @@ struct Plan<'t> {
 }
 
 impl Doctor<'_> {
-    /// May be repeated, also after a kill. After a failed write all of cnimble's rules are kept.
+    /// Hands the node over, as far as `mode` says. It may be repeated, also after a kill. After a failed write all of
+    /// cnimble's rules are kept. On success it removes the lock files, the index of leases and similar files of
+    /// cnimble.
     pub async fn hand_over(&self, mode: Mode) -> Result<Report, Error> {
         let alone = match mode {
             Mode::Look => None,
@@ -75,7 +84,7 @@ impl Doctor<'_> {
         }
         endings.iter().try_for_each(Ending::keep)?;
         over.write(nft)?;
-        // A concurrent DEL may have removed one of the pods since.
+        // A concurrent DEL may have removed one of the pods since the look.
         let left = over.departed(nft)?;
         over.take_back(nft, &left)?;
         over.let_go(nft)?;
@@ -102,6 +111,7 @@ impl Doctor<'_> {
     }
 }
 
+/// Decides what is handed over, and what is refused.
 fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     let mut report = Report::default();
     let (mut living, mut bridges, mut orphans) =
@@ -142,7 +152,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
             report.refused.push((names(comment), why.to_owned()));
             continue;
         };
-        // The settings of the configuration that its ADD used.
+        // The settings are those of the configuration that its ADD used.
         let settings =
             entry.and_then(|entry| entry.network_list().ok()).map(|list| configured::settings(&list));
         let settings = settings.unwrap_or_default();
@@ -168,7 +178,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     Ok(Plan { over, orphans, endings, report })
 }
 
-/// The tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.
+/// Returns the tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.
 fn surely(node: &Node) -> BTreeSet<String> {
     let mut surely = BTreeSet::new();
     let entries = node.entries.iter().filter(|known| known.verdict == Verdict::Lives);

@@ -12,6 +12,7 @@ use cnimble_liveness::young;
 
 use super::{Finding, Kind, Subject, orphaned};
 
+/// Returns the findings about leases whose holder is dead or in doubt.
 pub(super) fn findings(leases: &JudgedLeases, grace: Duration) -> impl Iterator<Item = Finding> {
     leases.all().filter_map(move |(network, lease)| finding(network, lease, grace))
 }
@@ -43,14 +44,14 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
         subject,
         why,
         doubt,
-        // Another machine's lease is none of this node's faults.
+        // Another machine may own the lease, so it is no fault of this node.
         passing: network.is_shared() || young(&lease.path, grace).is_some(),
         remedy: "remove it under the lock of the directory",
         action: super::Action::Lease(action),
     })
 }
 
-/// Removes a file from the lease directory of a network.
+/// Removes a file from the lease directory of a network, if it is still the file that was found.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     dir: PathBuf,
@@ -59,6 +60,7 @@ pub(super) struct Action {
 }
 
 impl Action {
+    /// Removes the file under the lock of its directory.
     pub(super) fn run(&self) -> Result<(), Error> {
         // A missing directory contains no lease.
         let (Some(store), Some(name)) = (Store::lock(&self.dir)?, self.path.file_name()) else {

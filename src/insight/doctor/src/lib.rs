@@ -38,35 +38,41 @@ pub use outcome::{Reach, Repair};
 pub use stations::Stopped;
 pub use warnings::shadowed;
 
-/// The node is the network namespace of the calling thread, and the files.
+/// Examines and repairs a node. The node is the network namespace of the calling thread, and its files.
 pub struct Doctor<'a> {
     pub invoker: &'a Invoker,
     pub evidence: Evidence,
-    /// Linked plugins know what an attachment needs, and can restore it.
+    /// The linked plugins, which know what an attachment needs and can restore it.
     pub plugins: &'static [&'static dyn Plugin],
 }
 
+/// The kind of a finding. The order is that of repairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// An entry of the result cache for a namespace that doesn't exist.
+    /// An entry of the result cache whose attachment is dead, or may be.
     CacheEntry,
     /// A file in the cache that is no entry.
     BrokenCacheEntry,
+    /// A lease whose holder is dead, or may be.
     Lease,
-    /// A lease without an owner.
+    /// A file among the leases that names no owner, or is no lease.
     BrokenLease,
+    /// A file whose writer was killed.
     UnfinishedFile,
     /// The host end of a veth pair that leads to no pod.
     Veth,
+    /// An ifb of bandwidth without its pod.
     Ifb,
     /// A link of `hostShim` that leads to no pod.
     Shim,
     /// A bridge whose ADD was killed before it was complete.
     UnfinishedBridge,
-    /// Packet rules of a removed pod.
+    /// Packet rules of a removed pod, or of one that may be.
     Rules,
+    /// Sets and chains that no pod uses.
     EmptyRules,
+    /// Packet rules that a living pod lacks.
     MissingRules,
     /// A part of a living pod on the host that differs from its state after ADD.
     HostState,
@@ -89,32 +95,35 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether the finding is about a container runtime's sandbox.
+    /// Returns whether the finding is about a container runtime's sandbox.
     pub fn is_of_sandbox(self) -> bool {
         self >= Kind::SandboxInterface
     }
 }
 
-/// The word in JSON, `cache-entry` for example.
+/// Writes the word in JSON, `cache-entry` for example.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
 }
 
+/// A fault of the node.
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub kind: Kind,
     /// The faulty object, such as `lease 10.1.0.2 in /var/lib/cni/networks/net`.
     pub what: String,
     pub subject: Subject,
-    /// Why it has no owner.
+    /// What is wrong with it.
     pub why: String,
-    /// Why it is not repaired: some evidence shows an owner, or evidence is missing.
+    /// Why it is not repaired: some evidence shows an owner, or evidence is missing. It is `None` if it can be
+    /// repaired.
     pub doubt: Option<String>,
     /// Whether time alone ends the doubt, or it is no fault of this node: an object is young, a DEL runs, or another
     /// machine may own the object.
     pub passing: bool,
+    /// What to do about it.
     pub remedy: &'static str,
     action: Action,
 }
@@ -148,7 +157,7 @@ impl Subject {
     }
 }
 
-/// Why an object has no owner, and the doubt about that. `None` if its owner lives.
+/// Returns why an object has no owner, and the doubt about that. It returns `None` if its owner lives.
 fn orphaned(verdict: &Verdict) -> Option<(String, Option<String>)> {
     match verdict {
         Verdict::Lives => None,
@@ -157,6 +166,7 @@ fn orphaned(verdict: &Verdict) -> Option<(String, Option<String>)> {
     }
 }
 
+/// The repair of a finding.
 #[derive(Debug, Clone)]
 enum Action {
     Entry(cache_entries::Action),
@@ -169,17 +179,20 @@ enum Action {
     Runtime,
 }
 
+/// What a look at the node has found.
 #[derive(Debug, Default)]
 pub struct Diagnosis {
     /// The faults, in the order of their repair.
     pub findings: Vec<Finding>,
+    /// The number of attachments that live or may live.
     pub living: usize,
-    /// The evidence that could not be read, in words.
+    /// Why some namespaces could not be read. Then most orphans are in doubt.
     pub blind: Vec<String>,
     /// Parts of living attachments that were not compared.
     pub unchecked: Vec<String>,
+    /// Conditions of the host that stop pods, or will.
     pub warnings: Vec<String>,
-    /// Rules of others that decide about pods' packets, which is no fault.
+    /// Rules of other programs that decide about pods' packets. They are no fault.
     pub notes: Vec<String>,
     /// Pods whose packets are stopped on the node, one of each network.
     pub stopped: Vec<Stopped>,
@@ -188,7 +201,11 @@ pub struct Diagnosis {
 }
 
 impl Doctor<'_> {
-    /// Compares living pods with what their plugins want. Changes nothing.
+    /// Looks for orphans and for faults of sandboxes, and compares living pods with what their plugins want. It runs
+    /// CHECK, and changes nothing.
+    ///
+    /// # Errors
+    /// Fails if evidence can't be read, because a living attachment would look dead.
     pub async fn look(&self) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
@@ -199,7 +216,7 @@ impl Doctor<'_> {
         findings.retain(|of| {
             of.kind != Kind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
         });
-        // A lost interface is one finding. What the runtime says of the sandbox tells more than the record.
+        // A lost interface is one finding. That about the sandbox says more than the one about the record.
         let sandboxes = runtime::findings(self, &sight.node).await?;
         cut_off.retain(|lost| {
             let is_same = |of: &Finding| of.kind == Kind::SandboxInterface && of.subject == lost.subject;
@@ -217,7 +234,7 @@ impl Doctor<'_> {
         Ok(Diagnosis { findings, living, blind, unchecked, warnings, notes, stopped, pods })
     }
 
-    /// Calls no plugins, unlike [`Doctor::look`].
+    /// Looks for orphans of one network. Unlike [`Doctor::look`] it runs no plugin.
     pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
@@ -234,8 +251,9 @@ impl Doctor<'_> {
         attachments::compare(self, of_container, Reach::Pods).await
     }
 
-    /// Returns what living pods lack on the host and [`Doctor::repair`] can put back, and what it leaves alone (in
-    /// doubt) because nothing proves which object is the pod's. Reads no list in a pod: its length is the pod's choice.
+    /// Returns what living pods lack on the host: what [`Doctor::repair`] can restore, and what it leaves alone (in
+    /// doubt) because nothing proves which object is the pod's. It reads no complete list in a pod, whose length is the
+    /// pod's choice.
     pub async fn lost(&self) -> Result<Vec<Finding>, Error> {
         let attached = Known::attached(&self.evidence)?;
         let mut findings = attachments::compare(self, &attached, Reach::Host).await.findings;
@@ -255,16 +273,16 @@ impl Doctor<'_> {
 }
 
 impl Finding {
-    /// Returns the network, if its whole name is known.
+    /// Returns the network if its complete name is known. Aliases and comments may be cut.
     fn network(&self) -> Option<&str> {
         let subject = &self.subject;
         let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
-        // The container follows the network in a comment. If the container is there, the network's name is whole.
+        // In a comment the container follows the network. So if the container is there, the network's name is complete.
         subject.network.as_deref().filter(|_| by_place || subject.container_id.is_some())
     }
 
     /// Returns the plugin and the item of the wanted state that the finding is about, if a plugin of a living pod names
-    /// it. Unlike the texts it has nothing that the pod chooses.
+    /// it. Unlike the finding's texts, it contains nothing that the pod chooses.
     pub fn item(&self) -> Option<(&str, Item)> {
         match &self.action {
             Action::Attachment(action) => Some(action.item()),
@@ -272,6 +290,7 @@ impl Finding {
         }
     }
 
+    /// Returns who can repair the finding.
     pub fn cure(&self) -> Cure {
         match &self.action {
             Action::Runtime => Cure::Runtime,
@@ -280,7 +299,7 @@ impl Finding {
         }
     }
 
-    /// Whether both findings are about the same object.
+    /// Returns whether both findings are about the same object, perhaps for different reasons.
     pub fn is_again(&self, other: &Finding) -> bool {
         (self.kind, &self.what, &self.subject) == (other.kind, &other.what, &other.subject)
     }

@@ -1,4 +1,5 @@
-//! Addresses that the kernel removes when their lease ends, because the Go plugins' lease daemon does not renew them.
+//! Finds addresses of pods with a DHCP lease. The kernel removes them when the lease ends, because the Go plugins'
+//! lease daemon does not renew their lifetimes.
 
 use std::path::Path;
 
@@ -24,7 +25,7 @@ pub(super) struct Ending {
     link: Link,
 }
 
-/// A missing namespace or interface is no error.
+/// Returns the interfaces with temporary addresses of living pods. A missing namespace or interface is no error.
 pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
     let mut endings = Vec::new();
     for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives && has_lease(known)) {
@@ -32,7 +33,7 @@ pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
         let Some(netns) = NetNs::find(Path::new(path))? else { continue };
         let mut inside = Netlink::open_in(&netns)?;
         let Some(link) = inside.find_link(&known.entry.ifname)? else { continue };
-        // Router advertisements renew an IPv6 address with a shorter prefix.
+        // An IPv6 address with a shorter prefix is renewed by router advertisements.
         let ends = |addr: &addr::Addr| !addr.permanent && (addr.net.is_ipv4() || addr.net.prefix() == 128);
         let nets: Vec<IpNetwork> =
             inside.addrs(link.index)?.into_iter().filter(ends).map(|addr| addr.net).collect();
@@ -44,6 +45,7 @@ pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
     Ok(endings)
 }
 
+/// Returns whether the addresses of an entry's network end with a lease.
 fn has_lease(known: &Known) -> bool {
     let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
     plugins
@@ -53,7 +55,7 @@ fn has_lease(known: &Known) -> bool {
 }
 
 impl Ending {
-    /// Sets the lifetimes to forever. The lease daemon doesn't change them while it runs.
+    /// Makes the addresses permanent. A lease daemon that runs does not change their lifetimes.
     pub(super) fn keep(&self) -> Result<(), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         for net in &self.nets {

@@ -13,14 +13,16 @@ use cnimble_rules::survey;
 
 use super::{Finding, Kind, stale_rules};
 
+/// The removal of a link.
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     found: Box<Link>,
 }
 
 impl Action {
+    /// Deletes the link, unless it has changed since it was found, or is used. A link that is gone is success.
     pub(super) fn run(&self) -> Result<(), Error> {
-        // An ADD may be about to use a bridge.
+        // The lock keeps an ADD from using the bridge meanwhile.
         let _alone = (self.found.kind == bridge::KIND).then(lock_bridges).transpose()?;
         let mut host = Netlink::open()?;
         let Some(now) = host.link_at(self.found.index).if_present()? else { return Ok(()) };
@@ -33,8 +35,10 @@ impl Action {
     }
 }
 
+/// The evidence about links.
 struct OnNode<'a> {
     node: &'a Node,
+    /// The names of the Go plugins' ifbs that living containers have.
     ifbs: BTreeSet<String>,
 }
 
@@ -59,6 +63,7 @@ impl Judge for OnNode<'_> {
     }
 }
 
+/// Returns the findings about the host's links.
 pub(super) fn findings(node: &Node) -> Result<Vec<Finding>, Error> {
     let ifbs = node.containers().map(|(network, id)| ifb::name(network, id)).collect();
     let judge = OnNode { node, ifbs };
@@ -75,7 +80,8 @@ pub(super) fn findings(node: &Node) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-/// Finds bridges that a killed ADD has left. Without the lock, their ADD may still live.
+/// Returns findings about bridges that a killed ADD has left. It waits for the lock of bridges, because without it
+/// their ADD may still run.
 pub(super) fn unfinished_bridges(node: &Node) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for found in node.candidates.iter().filter(|link| bridge::is_unfinished(link)) {
@@ -92,6 +98,7 @@ pub(super) fn unfinished_bridges(node: &Node) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
+/// Waits for the lock that ADDs of bridges hold.
 pub(super) fn lock_bridges() -> Result<Lock, Error> {
     bridge::open_lock().map_err(LockError::Io).and_then(Lock::wait).map_err(|why| match why {
         LockError::Stopped(err) => err,

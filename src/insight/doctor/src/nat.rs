@@ -1,5 +1,5 @@
-//! Rules of others for NAT that may decide about packets of living pods. They are notes and no warnings: they come first
-//! with the Go plugins, too, and their authors may want just that.
+//! Finds NAT rules of other programs that may decide about packets of living pods. They are notes and no warnings. With
+//! the Go plugins such rules come first, too, and their authors may want that.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ struct Found {
     networks: BTreeSet<String>,
 }
 
-/// Returns a text for each such rule.
+/// Returns a text for each such rule. A failure for one pod is logged.
 pub(super) fn notes(node: &Node) -> Vec<String> {
     let (mut nft, mut tables, mut found) = (Nft::new(), Tables::default(), Vec::new());
     for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives) {
@@ -30,6 +30,7 @@ pub(super) fn notes(node: &Node) -> Vec<String> {
     found.iter().map(text).collect()
 }
 
+/// Adds the rules that decide about the packets of one attachment.
 fn look(nft: &mut Nft, tables: &mut Tables, entry: &Entry, found: &mut Vec<Found>) -> Result<(), Error> {
     let (list, result) = (entry.network_list()?, entry.cni_result()?.unwrap_or_default());
     let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
@@ -47,6 +48,7 @@ fn look(nft: &mut Nft, tables: &mut Tables, entry: &Entry, found: &mut Vec<Found
     Ok(())
 }
 
+/// Returns whether it is the traffic that pods send, and not that to published ports.
 fn is_leaving(traffic: &Traffic) -> bool {
     matches!(traffic, Traffic::Leaving { .. })
 }

@@ -2,12 +2,14 @@
 
 use cnimble_cni::Error;
 
+/// The outcome of a repair.
 #[derive(Debug, Clone)]
 pub enum Repair {
     /// The finding is repaired, or it no longer exists.
     Done,
     /// The finding was not repaired, for this reason.
     Doubt(String),
+    /// The finding is inside a pod, and only the host was to be repaired.
     NotAsked,
     Failed(Error),
 }
@@ -15,6 +17,8 @@ pub enum Repair {
 /// The extent of a repair of living pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
+    /// Only what is on the host.
     Host,
+    /// Also what is inside the pods.
     Pods,
 }

@@ -1,6 +1,7 @@
 //! Removes a network that no pod is on (`cnimble network rm`).
 //!
-//! The file of the network goes last. A command that was killed before finds the rest by it, and is called again.
+//! Of all that belongs to the network, its file is removed last. If the command is killed before, another call finds
+//! the rest by the file.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,7 +22,7 @@ use cnimble_runtime::Entry;
 
 use super::{Doctor, Finding, Reach, Repair, links, stale_rules};
 
-/// Another network that may use the same bridge or the same leases.
+/// Another network, which may use the same bridge or the same leases.
 #[derive(Debug)]
 pub struct Other {
     /// The network's file, or the attachment whose record has its configuration.
@@ -44,9 +45,10 @@ pub struct Removal {
     pub kept: Vec<Kept>,
 }
 
+/// An object that was kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// `bridge br-demo` for example.
+    /// The object, `bridge br-demo` for example.
     pub what: String,
     pub why: String,
 }
@@ -69,8 +71,9 @@ impl From<Error> for NotRemoved {
 }
 
 impl Doctor<'_> {
-    /// Removes the remains of dead attachments, the network's bridge, its leases and its file, in this order. Only
-    /// cnimble's own commands wait for its lock, so each step looks again for a sign of a new pod.
+    /// Removes the remains of dead attachments, the network's bridges, its leases and its file, in this order. Then it
+    /// removes rules that no network uses any more. Only cnimble's own commands wait for its lock, so each step looks
+    /// again for a sign of a new pod. A bridge or leases that others may use are kept, and are no error.
     pub async fn remove_network(
         &self,
         list: &NetworkList,
@@ -121,7 +124,8 @@ impl Doctor<'_> {
         Ok(removal)
     }
 
-    /// Returns what dead attachments of the network have left. Fails if an attachment lives or may live.
+    /// Returns what dead attachments of the network have left. Fails with [`NotRemoved::InUse`] if an attachment lives
+    /// or may live.
     fn remains_of(&self, network: &str) -> Result<Vec<Finding>, NotRemoved> {
         let sight = Sight::look(&self.evidence)?;
         let mut in_use: Vec<String> = match sight.valid(network) {
@@ -139,8 +143,8 @@ impl Doctor<'_> {
         if in_use.is_empty() { Ok(remains) } else { Err(NotRemoved::InUse(in_use)) }
     }
 
-    /// Removes chains and sets that no pod uses. They are of all networks, so they go with the last network that has a
-    /// pod. `cnimble doctor` finds what is left.
+    /// Removes chains and sets that no pod uses. All networks share them, so they are removed with the last network
+    /// that has a pod. A failure is no error, because `cnimble doctor` finds what is left.
     async fn remove_idle_rules(&self, removal: &mut Removal) {
         let is_empty = Sight::look(&self.evidence).is_ok_and(|sight| sight.node.attachments() == 0);
         let Some(idle) = stale_rules::idle(&mut Nft::new()).ok().flatten().filter(|_| is_empty) else {
@@ -162,6 +166,7 @@ impl Removal {
     }
 }
 
+/// The outcome for one object.
 enum Outcome {
     Removed,
     Kept(String),
@@ -169,6 +174,7 @@ enum Outcome {
     Absent,
 }
 
+/// Returns the text about an attachment, with the pod's name if it is recorded.
 fn in_words(container_id: &str, ifname: &str, entries: &[&Entry]) -> String {
     let entry = entries.iter().find(|entry| entry.container_id == container_id && entry.ifname == ifname);
     let name = entry.and_then(|entry| super::tree::kubernetes_name(&entry.args));
@@ -177,7 +183,7 @@ fn in_words(container_id: &str, ifname: &str, entries: &[&Entry]) -> String {
 }
 
 fn remove_bridge(name: &str, others: &Others) -> Result<Outcome, Error> {
-    // An ADD may be about to use the bridge.
+    // The lock keeps an ADD from using the bridge meanwhile.
     let _alone = links::lock_bridges()?;
     let mut host = Netlink::open()?;
     let Some(link) = host.find_link(name)? else { return Ok(Outcome::Absent) };
@@ -188,6 +194,7 @@ fn remove_bridge(name: &str, others: &Others) -> Result<Outcome, Error> {
     Ok(Outcome::Removed)
 }
 
+/// Returns why the bridge must be kept, or `None` if it can be removed.
 fn why_bridge_stays(host: &mut Netlink, link: &Link, others: &Others) -> Result<Option<String>, Error> {
     if !bridge::is_made_here(link) {
         return Ok(Some("cnimble did not make it, or its alias was changed since".to_owned()));
@@ -212,7 +219,7 @@ fn why_bridge_stays(host: &mut Netlink, link: &Link, others: &Others) -> Result<
     Ok(on_top.map(|other| format!("{} is made on top of it", other.name)))
 }
 
-/// Whether a plugin of the network names the link, as its bridge or as the master of its interfaces.
+/// Returns whether a plugin of the network names the link, as its bridge or as the master of its interfaces.
 fn uses_link(list: &NetworkList, name: &str) -> bool {
     let is_master = list
         .plugins
@@ -221,7 +228,7 @@ fn uses_link(list: &NetworkList, name: &str) -> bool {
     is_master || bridge::all(list).contains(name)
 }
 
-/// The directories of the network's leases that may be there.
+/// Returns the existing directories that may have the network's leases.
 fn lease_dirs(list: &NetworkList) -> BTreeSet<PathBuf> {
     let has_ipam = list.plugins.iter().any(|plugin| json::get(&plugin.document, "ipam").is_some());
     if !has_ipam {
@@ -231,6 +238,7 @@ fn lease_dirs(list: &NetworkList) -> BTreeSet<PathBuf> {
     dirs.filter_map(|dir| dir.join(&list.name).canonicalize().ok()).collect()
 }
 
+/// Removes a lease directory, unless other hosts or networks may use it, or something is left in it.
 fn remove_leases(dir: &Path, list: &NetworkList, others: &Others) -> Result<Outcome, Error> {
     let Ok(opened) = File::open(dir) else { return Ok(Outcome::Absent) };
     if boot::is_shared(&opened) {

@@ -1,6 +1,7 @@
-//! Repairs findings of a network with that network locked, others with the whole node locked. The node is examined
-//! again under the lock. A look is trusted for about as long as it took. Then the lock is released, so that ADDs can
-//! proceed. A repair of a living pod needs no look: its entry, its note of a DEL and its interface suffice.
+//! Repairs findings. Those of a network need the lock of that network, and others the lock of the whole node. The node
+//! is examined again under the lock. The result is trusted for about as long as the examination took. Then the lock is
+//! released, so that ADDs can proceed. A repair of a living pod needs no look: its entry, its note of a DEL and its
+//! interface suffice.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,19 +17,21 @@ use super::attachments::Repaired;
 use super::outcome::{Reach, Repair};
 use super::{Action, Doctor, Finding, Kind, stale_rules};
 
+/// The least time for which an examination is trusted.
 const TRUST: Duration = Duration::from_millis(100);
 
-/// The pause between two batches of a network. A waiting process looks for the lock every 16 ms.
+/// The pause between two batches of a network, in which others get the lock. A waiting process tries every 16 ms.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// An examination under the lock, and the time until which it is trusted.
 struct Look {
     orphans: Vec<Finding>,
     end: Instant,
 }
 
 impl Doctor<'_> {
-    /// Handles the networks at the same time, so that an operation that hangs in one of them holds up no other. The
-    /// outcomes are in the order of the findings.
+    /// Repairs these findings, as far as `reach` goes. Returns the outcomes in the order of the findings. It repairs
+    /// the networks at the same time, so that an operation that hangs in one of them delays no other.
     pub async fn repair(&self, findings: &[Finding], reach: Reach) -> Vec<Repair> {
         let mut outcomes: BTreeMap<usize, Repair> = BTreeMap::new();
         let mut networks: BTreeMap<Option<&str>, Vec<(usize, &Finding)>> = BTreeMap::new();
@@ -52,7 +55,8 @@ impl Doctor<'_> {
         outcomes.into_values().collect()
     }
 
-    /// Repairs the findings of one network, or those of none. Returns the outcomes with the findings' numbers.
+    /// Repairs the findings of one network, or those of none, which need the lock of the node. Returns the outcomes
+    /// with the findings' numbers.
     async fn repair_network(
         &self,
         network: Option<&str>,
@@ -93,6 +97,7 @@ impl Doctor<'_> {
         outcomes
     }
 
+    /// Examines the node under the lock.
     fn look_again(&self) -> Result<Look, Error> {
         let begun = Instant::now();
         let sight = Sight::look(&self.evidence)?;
@@ -101,6 +106,7 @@ impl Doctor<'_> {
     }
 }
 
+/// Repairs a finding if it is found again. Otherwise there is nothing to do.
 async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair {
     let now = match find_again(look, finding) {
         Ok(Some(now)) => now,
@@ -121,9 +127,10 @@ async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair
     done.map_or_else(Repair::Failed, |()| Repair::Done)
 }
 
+/// Returns the finding as it is now, or `None` if it no longer exists.
 fn find_again(look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
     match finding.kind {
-        // Other rules may be empty now. All are removed together.
+        // Other sets and chains may be unused now. All are removed together.
         Kind::EmptyRules => stale_rules::idle(&mut Nft::new()),
         _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
     }

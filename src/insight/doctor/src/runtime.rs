@@ -1,5 +1,5 @@
-//! Compares the runtime's sandboxes with the kernel, the leases and the caches. The runtime works meanwhile, so only a
-//! finding of two looks counts.
+//! Compares the runtime's sandboxes with the kernel, the leases and the caches. The runtime works meanwhile, so a
+//! finding counts only if two examinations have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,12 +19,13 @@ use cnimble_runtime::Cache;
 use super::attachments::REPLACE;
 use super::{Action, Doctor, Finding, Kind, Subject};
 
-/// Longer than the runtime's steps of creating or removing a sandbox.
+/// The pause between two examinations. It is longer than the steps in which a runtime creates or removes a sandbox.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
-/// CRI runtimes give a pod this interface.
+/// The name of a pod's interface under CRI runtimes.
 const INTERFACE: &str = "eth0";
 
+/// Returns the names of pods by container ID, from the runtime or else from the cache.
 pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
     let cached =
         node.entries.iter().filter_map(|known| Some((known.entry.container_id.clone(), pod_of(known)?)));
@@ -32,14 +33,15 @@ pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
     cached.chain(listed).collect()
 }
 
-/// Ignores names with control characters, which could steer a terminal.
+/// Returns `NAMESPACE/NAME` of a Kubernetes pod. It returns `None` for other pods, and for names with control
+/// characters, which could steer a terminal.
 fn pod_of(known: &Known) -> Option<String> {
     let get = |wanted: &str| known.entry.args.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
     let get = |wanted: &str| get(wanted).filter(|value| !value.contains(char::is_control));
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
 }
 
-/// Returns the findings about sandboxes. Empty if no runtime is asked.
+/// Returns the findings about sandboxes. The result is empty if no runtime is asked.
 pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
     let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Vec::new()) };
     let mut first = Look { doctor, node, runtime }.findings()?;
@@ -53,6 +55,7 @@ pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Fin
     Ok(first)
 }
 
+/// One examination of the sandboxes.
 struct Look<'a> {
     doctor: &'a Doctor<'a>,
     node: &'a Node,
@@ -67,7 +70,7 @@ impl Look<'_> {
                 Some(detail) if detail.host_network || detail.ready != sandbox.ready => {}
                 Some(detail) if detail.ready => self.ready(sandbox, &detail, &mut findings),
                 Some(_) => findings.extend(self.unready(sandbox)),
-                // The sandbox was removed since the listing.
+                // The sandbox was removed after the listing.
                 None => {}
             }
         }
@@ -77,23 +80,26 @@ impl Look<'_> {
         Ok(findings)
     }
 
-    /// The doctor's cache, and those with a listed sandbox. The pods of another cache can be another runtime's.
+    /// Returns the doctor's cache, and those with a listed sandbox. The pods of any other cache can be another
+    /// runtime's.
     fn caches(&self) -> BTreeSet<&Path> {
         let is_listed = |known: &&Known| self.node.is_listed(&known.entry.container_id, true);
         let of_sandboxes = self.node.entries.iter().filter(is_listed).map(|known| known.cache.as_path());
         of_sandboxes.chain([self.doctor.invoker.cache().dir()]).collect()
     }
 
-    /// Leaves out loopback's interface.
+    /// Returns the cache entries of a sandbox, without loopback's.
     fn entries(&self, id: &str) -> Vec<&Known> {
         let of = |known: &&Known| known.entry.container_id == id && known.entry.ifname != "lo";
         self.node.entries.iter().filter(of).collect()
     }
 
+    /// Returns the leases of a sandbox.
     fn leases(&self, id: &str) -> impl Iterator<Item = (&Network, &JudgedLease)> {
         self.node.leases.all().filter(move |(_, lease)| lease.container() == Some(id))
     }
 
+    /// Adds the findings about a ready sandbox.
     fn ready(&self, sandbox: &Sandbox, detail: &Detail, findings: &mut Vec<Finding>) {
         let entries = self.entries(&sandbox.id);
         let cached = entries.iter().find_map(|known| known.entry.namespace()).map(PathBuf::from);
@@ -134,11 +140,13 @@ impl Look<'_> {
         }
     }
 
+    /// Returns whether the sandbox has a lease of this address.
     fn is_leased(&self, known: &Known, ip: IpAddr) -> bool {
         let mut leases = self.leases(&known.entry.container_id);
         leases.any(|(_, lease)| lease.held.as_ref().is_some_and(|(held, _)| *held == ip))
     }
 
+    /// Returns the finding about a sandbox that is not ready and has leases.
     fn unready(&self, sandbox: &Sandbox) -> Option<Finding> {
         let held: Vec<IpAddr> =
             self.leases(&sandbox.id).filter_map(|(_, lease)| Some(lease.held.as_ref()?.0)).collect();
@@ -148,14 +156,15 @@ impl Look<'_> {
         (!held.is_empty()).then(|| finding(Kind::SandboxLease, sandbox, &entries, why, remedy))
     }
 
-    /// Returns the finding for a namespace that exists although the runtime has no sandbox for it.
+    /// Returns the finding about a namespace that exists although the runtime has no sandbox for it. An entry within
+    /// the grace period is left out.
     fn gone(&self, known: &Known) -> Option<Finding> {
         let pod = pod_of(known)?;
         let id = &known.entry.container_id;
         if known.entry.ifname == "lo" || self.node.is_listed(id, true) || !known.has_namespace() {
             return None;
         }
-        // A runtime lists a sandbox only after its ADD.
+        // A runtime lists a sandbox only after its ADD, so a young entry proves nothing.
         let path = Cache::new(&known.cache).path(known.entry.key());
         if young(&path, self.doctor.evidence.grace).is_some() {
             return None;
@@ -174,7 +183,7 @@ impl Look<'_> {
     }
 }
 
-/// Returns the addresses of these interfaces, or why they can't be read.
+/// Returns the addresses of these interfaces, without IPv6 link-local ones, or why they can't be read.
 fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
     let open = || Netlink::open_bounded(&NetNs::open(netns)?);
     let mut inside = match open() {
@@ -195,6 +204,7 @@ fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
     Ok(addrs.into_iter().map(|addr| addr.net.ip()).filter(|ip| !link_local(ip)).collect())
 }
 
+/// Returns whether the network has leases of host-local.
 fn is_of_leases(known: &Known) -> bool {
     let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
     plugins.iter().any(config::is_used_by)
@@ -218,6 +228,7 @@ fn finding(kind: Kind, sandbox: &Sandbox, entries: &[&Known], why: String, remed
     }
 }
 
+/// Returns the items with spaces between them, or `none`.
 fn joined<T: ToString>(list: &[T]) -> String {
     match list {
         [] => "none".to_owned(),

@@ -7,6 +7,7 @@ use cnimble_rules::survey::{self, Named, Trace};
 
 use super::{Action, Finding, Kind, Subject, orphaned};
 
+/// Returns the findings about packet rules whose pod is dead or in doubt.
 pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     let mut findings = Vec::new();
     for trace in &sight.traces {
@@ -25,7 +26,7 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     findings
 }
 
-/// Returns the finding for unused chains and sets, if there are any.
+/// Returns the finding about all unused chains and sets together, or `None` without any.
 pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
     let idle = survey::idle(nft)?;
     Ok((!idle.is_empty()).then(|| Finding {
@@ -49,7 +50,7 @@ fn subject(trace: &Trace) -> Subject {
     }
 }
 
-/// Returns the names that a comment or alias contains.
+/// Returns the names in a comment or alias of cnimble. The last one may be cut.
 pub(super) fn names(comment: &str) -> Subject {
     let value = |key: &str, end: Option<&str>| {
         let (_, rest) = comment.split_once(key)?;

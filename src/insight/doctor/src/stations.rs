@@ -1,5 +1,6 @@
-//! Whether a pod of each network can reach its gateway and the host's default route, by the stations of `cnimble trace`.
-//! Nothing is sent. A network with other findings is left out, because these already say what it lacks.
+//! Checks whether a pod of each network can reach its gateway and that of the host's default route, by the stations of
+//! `cnimble trace`. Nothing is sent. A network with other findings is left out, because these already say what it
+//! lacks.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,21 +14,22 @@ use cnimble_trace::{Flow, Outcome, Protocol, Sender, Way};
 
 use super::{Finding, Kind};
 
-/// A pod with packets that are stopped on the node. The others of its network have the same way.
+/// A pod whose packets are stopped on the node. The other pods of its network have the same way.
 #[derive(Debug, Clone)]
 pub struct Stopped {
     pub network: String,
     pub container_id: String,
-    /// The receiver, the station, and what it says.
+    /// The text about the receiver, the station and its reason.
     pub text: String,
 }
 
-/// These kinds describe what a network's pods lack on the way.
+/// The kinds of findings that say already what a network's pods lack on the way.
 const SAME_FAULTS: [Kind; 3] = [Kind::HostState, Kind::PodState, Kind::MissingRules];
 
-/// The warnings about packet rules name these already.
+/// The stations that the warnings about packet rules name already.
 const OTHER_WARNINGS: [&str; 2] = ["forward", "forwarding"];
 
+/// Follows packets of one living pod of each network without such findings. Returns the pods that are stopped.
 pub(super) fn look(node: &Node, findings: &[Finding]) -> Vec<Stopped> {
     let living =
         node.entries.iter().filter(|known| known.verdict == Verdict::Lives && known.entry.ifname != "lo");
@@ -50,7 +52,7 @@ pub(super) fn look(node: &Node, findings: &[Finding]) -> Vec<Stopped> {
     stopped
 }
 
-/// The pod's gateway and the host's, for each family that the pod has.
+/// Returns the pod's gateway and the host's, for each family that the pod has.
 fn receivers(pod: &NamedPod) -> Vec<IpAddr> {
     let addresses = pod.addresses();
     let mut found = Vec::new();
@@ -63,6 +65,7 @@ fn receivers(pod: &NamedPod) -> Vec<IpAddr> {
     found
 }
 
+/// Returns the text about the station that stops a packet, or `None` if none does. A failure is logged.
 fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Option<String> {
     let flow = Flow { from: None, to, protocol: Protocol::Icmp, from_port: 0, to_port: 0 };
     let trace = cnimble_trace::look(Sender::Pod(pod), flow, records)

@@ -1,4 +1,5 @@
-//! Conditions of the host that stop pods, or will. They are warnings, because nothing of ours can be repaired.
+//! Conditions of the host that stop pods, or will. They are warnings and no findings, because they are nothing that
+//! cnimble has made.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,12 +19,13 @@ use cnimble_rules::forward::{self, ForwardChain};
 use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
 use ipnetwork::IpNetwork;
 
-/// Programs that occupy a port for the pod that it is published for (podman, Docker).
+/// Programs that keep a port occupied for the pod to which it leads (podman, Docker).
 const HOLDERS: [&str; 3] = ["conmon", "docker-proxy", "rootlessport"];
 
 /// The percentage from which on a table counts as full.
 const FULL: u64 = 95;
 
+/// Returns the warnings as texts. What can't be read is logged.
 pub(super) fn warnings(node: &Node) -> Vec<String> {
     let living: Vec<&Known> = node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
     let mut published: Vec<(&Known, Vec<PortMapping>)> =
@@ -43,20 +45,21 @@ pub(super) fn warnings(node: &Node) -> Vec<String> {
     warnings
 }
 
-/// What the living pods of a network need from the host. Pods of one network may have been added with different
-/// configurations.
+/// The needs of a network's living pods. Pods of one network may have been added with different configurations, so each
+/// field tells whether one of the pods has the need.
 #[derive(Debug, Default)]
 struct Needs {
-    /// Whether a pod has an address of IPv4, and one of IPv6.
+    /// A pod has an IPv4 address.
     ipv4: bool,
+    /// A pod has an IPv6 address.
     ipv6: bool,
-    /// Whether pods send by way of the host.
+    /// The packets of a pod pass the host's rules.
     forwarding: bool,
-    /// Whether a pod that sends by way of the host has no plugin that makes the host's rules accept its packets.
+    /// A pod has no plugin that makes the host's rules accept its packets.
     accepting: bool,
-    /// Whether a pod has published ports.
+    /// A pod has published ports.
     published: bool,
-    /// Whether no rule of ours accepts what comes for the published ports of a pod.
+    /// A pod has published ports, and no rule of cnimble accepts the packets to them.
     accepting_published: bool,
 }
 
@@ -72,6 +75,7 @@ impl Needs {
     }
 }
 
+/// Returns the needs of each network. `published` are the pods with published ports, out of `living`.
 fn networks(living: &[&Known], published: &[(&Known, Vec<PortMapping>)]) -> BTreeMap<String, Needs> {
     let mut networks = BTreeMap::<String, Needs>::new();
     for known in living {
@@ -91,13 +95,14 @@ fn networks(living: &[&Known], published: &[(&Known, Vec<PortMapping>)]) -> BTre
     networks
 }
 
-/// The names of the networks of which this holds, for a sentence. `None` without any.
+/// Returns the names of the networks of which this holds, for a sentence. It returns `None` if it holds for none.
 fn named(networks: &BTreeMap<String, Needs>, holds: impl Fn(&Needs) -> bool) -> Option<String> {
     let names: Vec<&str> =
         networks.iter().filter(|(_, needs)| holds(needs)).map(|(name, _)| name.as_str()).collect();
     if names.is_empty() { None } else { Some(names.join(", ")) }
 }
 
+/// Returns warnings about processes that listen on published ports.
 fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
     let of_pod = |(known, ports): &(&Known, Vec<PortMapping>)| {
         let result = known.entry.cni_result().ok().flatten().unwrap_or_default();
@@ -109,7 +114,7 @@ fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
     published.iter().flat_map(of_pod).collect()
 }
 
-/// The processes that listen on published ports of a pod with these addresses, as texts.
+/// Returns texts about the processes of the host that listen on published ports of a pod with these addresses.
 pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
     let found = configured::shadowed_by(ports, addrs);
     let found = found.unwrap_or_else(|err| {
@@ -127,7 +132,8 @@ pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
     found.into_iter().filter_map(text).collect()
 }
 
-/// The ID and the name of a process that has the socket open.
+/// Returns the ID and the name of a process that has the socket open. It returns `None` if none is found, or /proc
+/// hides it.
 fn process(inode: u32) -> Option<(String, String)> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
@@ -141,7 +147,8 @@ fn process(inode: u32) -> Option<(String, String)> {
     None
 }
 
-/// The link of IPv4's default route, if the host does not forward what comes from there.
+/// Returns a warning if the host does not forward packets that arrive on the link of its IPv4 default route. It returns
+/// `None` without such a route, and if no pod needs it.
 fn of_uplink(networks: &BTreeMap<String, Needs>) -> Result<Option<String>, Error> {
     if named(networks, |of| of.forwarding && of.ipv4).is_none() {
         return Ok(None);
@@ -155,7 +162,7 @@ fn of_uplink(networks: &BTreeMap<String, Needs>) -> Result<Option<String>, Error
     Ok(Some(format!("{key} is 0, so no IPv4 answer that comes in by {name} is forwarded to a pod: set it to 1")))
 }
 
-/// Rules of others that drop what pods send.
+/// Returns warnings about rules of others that drop packets of pods.
 fn of_rules(networks: &BTreeMap<String, Needs>) -> Result<Vec<String>, Error> {
     let (mut warnings, nft) = (Vec::new(), &mut Nft::new());
     if named(networks, |of| of.forwarding).is_some() {
@@ -207,7 +214,8 @@ fn of_rules(networks: &BTreeMap<String, Needs>) -> Result<Vec<String>, Error> {
     Ok(warnings)
 }
 
-/// Says that frames between the ports of a bridge pass through the chain, too, if the kernel hands them to iptables.
+/// Returns the part of a sentence that says that pods of one bridge do not reach each other either. It is empty if the
+/// kernel does not hand bridged frames to iptables.
 fn to_each_other(chain: &ForwardChain) -> String {
     let switches = [(true, "bridge-nf-call-iptables"), (false, "bridge-nf-call-ip6tables")];
     let is_on = |(ipv4, key): &(bool, &str)| {
@@ -228,6 +236,7 @@ fn is_yes(conf: &str, key: &str) -> bool {
     conf.lines().filter_map(value).next_back().is_some_and(|value| value.eq_ignore_ascii_case("yes"))
 }
 
+/// Returns warnings about nearly full tables of the kernel.
 fn of_tables() -> Vec<String> {
     let conntrack = "/proc/sys/net/netfilter/nf_conntrack";
     let (now, most) = (number(&format!("{conntrack}_count")), number(&format!("{conntrack}_max")));
@@ -253,11 +262,12 @@ fn of_tables() -> Vec<String> {
     warnings
 }
 
-/// The entries that a file of /proc/net/stat tells: hexadecimal, the first of each line.
+/// Returns the number of entries in a file of /proc/net/stat. It is hexadecimal, and the first in each line.
 fn neighbours(text: &str) -> Option<u64> {
     u64::from_str_radix(text.lines().nth(1)?.split_whitespace().next()?, 16).ok()
 }
 
+/// Returns the text about a table that is full to [`FULL`] percent or more. It returns `None` for any other.
 fn full(now: Option<u64>, most: Option<u64>) -> Option<String> {
     let (now, most) = now.zip(most)?;
     let is_full = most > 0 && now.saturating_mul(100) >= most.saturating_mul(FULL);

@@ -8,21 +8,24 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
 use super::{Finding, Rule};
 
+/// A file and its text.
 #[derive(Debug, Clone)]
 pub struct File {
     pub path: String,
     pub text: String,
 }
 
+/// A parsed file.
 #[derive(Debug)]
 pub struct Document {
     pub file: File,
     pub root: Node,
 }
 
+/// A value and its place.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// The range of bytes.
+    /// The range of bytes in the text.
     pub range: Range<usize>,
     pub data: Data,
 }
@@ -38,17 +41,19 @@ pub enum Data {
     Object(Vec<Member>),
 }
 
+/// A member of an object.
 #[derive(Debug, Clone)]
 pub struct Member {
     pub key: String,
+    /// The range of bytes of the key.
     pub range: Range<usize>,
     pub value: Node,
 }
 
 impl Document {
-    /// An invalid text gives the file with a finding in serde_json's words.
+    /// Parses a file. For an invalid text it returns the file with a finding in serde_json's words.
     pub fn parse(file: File) -> Result<Self, Box<(File, Finding)>> {
-        // serde_json decides, because its errors are those of the plugins and of the command.
+        // serde_json decides what is valid, because its errors are those of the plugins and of the command.
         if let Err(err) = serde_json::from_str::<serde_json::Value>(&file.text) {
             let at = offset(&file.text, err.line(), err.column());
             let text = err.to_string();
@@ -94,7 +99,7 @@ impl File {
     }
 }
 
-/// Returns the byte of a position in serde_json's notation. Columns are bytes, and 0 is the end of the line before.
+/// Returns the byte of a position of serde_json. Its columns are bytes, and 0 is the end of the line before.
 fn offset(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (before + column.saturating_sub(1)).min(text.len());
@@ -124,7 +129,7 @@ fn member(property: &ast::ObjectProp<'_>) -> Member {
 }
 
 impl Node {
-    /// Returns an empty slice for any other value.
+    /// Returns the members of an object, or an empty slice for any other value.
     pub fn members(&self) -> &[Member] {
         match &self.data {
             Data::Object(members) => members,
@@ -140,7 +145,8 @@ impl Node {
         }
     }
 
-    /// The member that plugins read: case is ignored, the exact spelling wins, and null is no value.
+    /// Returns the member that plugins read. Case is ignored, but the exact spelling wins. Of equal keys the last
+    /// counts, and null counts as missing.
     pub fn member(&self, key: &str) -> Option<&Member> {
         let there = || self.members().iter().rev().filter(|member| !matches!(member.value.data, Data::Null));
         there()
@@ -148,14 +154,17 @@ impl Node {
             .or_else(|| there().find(|member| member.key.eq_ignore_ascii_case(key)))
     }
 
+    /// Returns the value of [`Node::member`].
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.member(key).map(|member| &member.value)
     }
 
+    /// Follows keys into nested objects.
     pub fn path(&self, keys: &[&str]) -> Option<&Node> {
         keys.iter().try_fold(self, |node, key| node.get(key))
     }
 
+    /// Returns a text. It returns `None` for an empty one, and for any other value.
     pub fn text(&self) -> Option<&str> {
         match &self.data {
             Data::Text(text) if !text.is_empty() => Some(text),
@@ -163,14 +172,17 @@ impl Node {
         }
     }
 
+    /// Returns the text of a member. It returns `None` for an empty one.
     pub fn text_of(&self, key: &str) -> Option<&str> {
         self.get(key)?.text()
     }
 
+    /// Returns whether the member is the value true.
     pub fn is_true(&self, key: &str) -> bool {
         matches!(self.get(key).map(|node| &node.data), Some(Data::Bool(true)))
     }
 
+    /// Returns an integer. It returns `None` for any other value, also for a fraction.
     pub fn integer(&self) -> Option<i128> {
         match &self.data {
             Data::Number(text) => text.parse().ok(),

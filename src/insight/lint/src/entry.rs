@@ -9,14 +9,18 @@ use super::{Data, Document, Node};
 /// A plugin's entry in a network's file.
 pub(crate) struct PluginEntry<'a> {
     pub(crate) node: &'a Node,
+    /// The plugin's type.
     pub(crate) plugin: &'a str,
+    /// The range of bytes of the type.
     pub(crate) place: std::ops::Range<usize>,
+    /// The type of its IPAM plugin.
     pub(crate) ipam: Option<&'a str>,
-    /// `None` if the plugin is unknown.
+    /// It is `None` if the plugin is unknown.
     pub(crate) shape: Option<Shape>,
 }
 
 impl<'a> PluginEntry<'a> {
+    /// Reads an entry. It returns `None` without a type.
     pub(crate) fn of(node: &'a Node) -> Option<Self> {
         let of = node.get("type")?;
         let plugin = of.text()?;
@@ -26,7 +30,8 @@ impl<'a> PluginEntry<'a> {
 }
 
 impl PluginEntry<'_> {
-    /// Whether the runtime passes the capability. Another finding reports capabilities that are no object.
+    /// Returns whether the runtime passes the capability. It returns true also if `capabilities` is no object, which
+    /// another finding reports.
     pub(crate) fn declares(&self, capability: &str) -> bool {
         self.node.get("capabilities").is_some_and(|map| match &map.data {
             Data::Object(_) => map.is_true(capability),
@@ -35,12 +40,13 @@ impl PluginEntry<'_> {
     }
 }
 
-/// Whether the file is a list, by its name or because it has the key `plugins`.
+/// Returns whether the file is a list: its name ends in `.conflist`, or it has the key `plugins`.
 pub(crate) fn is_list(document: &Document) -> bool {
     let ending = Path::new(&document.file.path).extension();
     ending.is_some_and(|ending| ending == "conflist") || document.root.get("plugins").is_some()
 }
 
+/// Returns the plugins' entries, in order. Those without a type are left out.
 pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     if !is_list(document) {
         return PluginEntry::of(&document.root).into_iter().collect();
@@ -49,7 +55,8 @@ pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     list.iter().filter_map(PluginEntry::of).collect()
 }
 
-/// Returns the shape of an entry: the keys of the plugin and its IPAM plugin, and those of every plugin.
+/// Returns the shape of an entry: the keys of the plugin, of its IPAM plugin, and of every plugin. It returns `None`
+/// for an unknown plugin.
 pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     let own = &page(plugin)?.shape;
     let takes_ipam = shape::find(own, "ipam.type").is_some();

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+/// How grave a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// A remark.
     Note,
     /// The configuration works, but does not do what it says.
     Warning,
@@ -12,7 +14,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// SARIF uses the same names.
+    /// Returns the name of the level, which is SARIF's, too.
     pub fn name(self) -> &'static str {
         match self {
             Level::Note => "note",
@@ -63,25 +65,29 @@ rules! {
 pub struct Finding {
     pub rule: Rule,
     pub level: Level,
-    /// The range of bytes.
+    /// The range of bytes in the file.
     pub range: Range<usize>,
     pub message: String,
 }
 
 impl Finding {
+    /// Creates an error at a range of bytes.
     pub fn error(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Error, range, message: message.into() }
     }
 
+    /// Creates a warning at a range of bytes.
     pub fn warning(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Warning, range, message: message.into() }
     }
 
+    /// Creates a note at a range of bytes.
     pub fn note(rule: Rule, range: Range<usize>, message: impl Into<String>) -> Self {
         Finding { rule, level: Level::Note, range, message: message.into() }
     }
 }
 
+/// Findings while they are collected.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(pub(crate) Vec<Finding>);
 

@@ -1,4 +1,4 @@
-//! The parts of a network that stop working with the Go plugins.
+//! Finds the parts of a network that stop working with the Go plugins.
 
 use super::entry::entries;
 use super::page::{Page, network, page};
@@ -9,7 +9,7 @@ use super::{Data, Document, Node};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
     pub plugin: &'static str,
-    /// `None` if the Go plugins have no plugin of this name.
+    /// The key that is ignored. It is `None` if the Go plugins have no plugin of this name.
     pub key: Option<&'static str>,
     /// The description on the plugin's page.
     pub about: &'static str,
@@ -30,6 +30,7 @@ pub fn lost_with_go(document: &Document) -> Vec<Lost> {
     lost
 }
 
+/// Returns the plugin itself if Go has no such plugin, and otherwise its keys that are ignored.
 fn lost_of(page: &'static Page, entry: &Node, text: &str) -> Vec<Lost> {
     if !page.keys.is_empty() && page.keys.iter().all(|key| !key.is_in_go) {
         vec![Lost { plugin: page.name, key: None, about: page.about }]
@@ -38,12 +39,13 @@ fn lost_of(page: &'static Page, entry: &Node, text: &str) -> Vec<Lost> {
     }
 }
 
+/// Returns the keys that Go's plugin does not read and that differ from their defaults.
 fn lost_keys(page: &Page, keys: &[Key], entry: &Node, text: &str) -> Vec<Lost> {
     let lost = keys.iter().filter(|key| !key.is_in_go && differs(entry, key.path, key.default, text));
     lost.map(|key| Lost { plugin: page.name, key: Some(key.path), about: key.about }).collect()
 }
 
-/// Whether the value at the path, or an element of it, differs from the default.
+/// Returns whether the value at the path, or an element of it, differs from the default. A missing value does not.
 fn differs(node: &Node, path: &str, default: &str, text: &str) -> bool {
     let (part, rest) = path.split_once('.').map_or((path, None), |(part, rest)| (part, Some(rest)));
     let mut values: Vec<&Node> = node.get(part.trim_end_matches("[]")).into_iter().collect();

@@ -1,4 +1,4 @@
-//! Conflicts between a network and the routes and addresses of the host.
+//! Finds conflicts between a network and the routes and addresses of the host.
 
 use cnimble_cni::cidr::overlap;
 use ipnetwork::IpNetwork;
@@ -6,29 +6,34 @@ use ipnetwork::IpNetwork;
 use super::subnets::{gateway, of_host};
 use super::{Document, Finding, Findings, Rule};
 
+/// What the caller knows of the host.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
     /// The routes of the table main.
     pub routes: Vec<Route>,
+    /// The links with their networks' addresses, by name.
     pub bridges: Vec<(String, Vec<IpNetwork>)>,
 }
 
+/// A route of the host.
 #[derive(Debug, Clone)]
 pub struct Route {
     pub to: IpNetwork,
     pub link: String,
+    /// Whether it has a gateway.
     pub via: bool,
     /// Whether the link belongs to a pod, or to a network plugin.
     pub pods: bool,
 }
 
+/// Returns warnings about the subnets of a network that the host routes. The caller has read `host`.
 pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
     let mut found = Findings::default();
     for (entry, pools) in of_host(document) {
         let bridge = (entry.plugin == "bridge").then(|| entry.node.text_of("bridge").unwrap_or("cni0"));
         let own = |link: &str| bridge.is_some_and(|bridge| link == bridge || is_vlan_of(link, bridge));
         for pool in pools {
-            // Most networks are part of a wider route through a router, so that route is no conflict.
+            // Most networks are part of a wider route through a router. Such a route is no conflict.
             let route = host.routes.iter().find(|route| {
                 let inside = !route.via || pool.subnet.prefix() <= route.to.prefix();
                 let other = !own(&route.link) && !route.pods && route.to.prefix() > 0;
@@ -59,6 +64,7 @@ pub fn on_host(document: &Document, host: &Host) -> Vec<Finding> {
     found.0
 }
 
+/// Returns whether `link` is named as a VLAN's gateway interface of the bridge.
 fn is_vlan_of(link: &str, bridge: &str) -> bool {
     link.strip_prefix(bridge)
         .and_then(|rest| rest.strip_prefix('.'))

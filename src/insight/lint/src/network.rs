@@ -1,4 +1,4 @@
-//! A network's file: the keys of the list, and the keys of each plugin.
+//! Checks a network's file: the keys of the list, and the keys of each plugin.
 
 use std::path::Path;
 
@@ -10,19 +10,23 @@ use super::rules;
 use super::walk::{Walk, is_remark, nearest};
 use super::{Data, Document, Finding, Findings, Node, Rule};
 
+/// The keys of a list.
 const LIST_KEYS: [&str; 7] =
     ["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"];
 
+/// A plugin that a file names.
 #[derive(Debug, Clone)]
 pub struct Named {
     pub name: String,
+    /// Whether its keys are known here.
     pub known: bool,
+    /// The range of bytes of the type.
     pub place: std::ops::Range<usize>,
     /// The number of its entry from 0, and its range of bytes.
     pub entry: (usize, std::ops::Range<usize>),
 }
 
-/// Returns IPAM plugins, too, in the order of the file.
+/// Returns the plugins that the file names, in its order, each followed by its IPAM plugin.
 pub fn named(document: &Document) -> Vec<Named> {
     let mut all = Vec::new();
     for (n, entry) in entries(document).iter().enumerate() {
@@ -39,7 +43,9 @@ pub fn named(document: &Document) -> Vec<Named> {
     all
 }
 
-/// Returns the position of the value that a plugin's error begins with: `ipam.ranges[0][1].subnet: …`.
+/// Returns the range of the value that a plugin's error is about. The error must begin with its path, as in
+/// `ipam.ranges[0][1].subnet: …`. `entry` is the number of the plugin's entry. It returns `None` if there is no such
+/// value.
 pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::ops::Range<usize>> {
     let path = message.split([':', ' ', ',']).next().filter(|path| !path.is_empty())?;
     let mut node = entries(document).get(entry)?.node;
@@ -65,12 +71,13 @@ pub fn lint_entry(document: &Document) -> Vec<Finding> {
     found.sorted()
 }
 
+/// Returns the number of entries, also of invalid ones.
 fn count(document: &Document) -> usize {
     let list = document.root.get("plugins").map_or(0, |list| list.elements().len());
     if is_list(document) { list } else { 1 }
 }
 
-/// The findings are sorted by position.
+/// Checks a network's file. Returns the findings sorted by position. It reads no other file and asks no plugin.
 pub fn lint(document: &Document) -> Vec<Finding> {
     let root = &document.root;
     if !matches!(root.data, Data::Object(_)) {
@@ -95,7 +102,7 @@ pub fn lint(document: &Document) -> Vec<Finding> {
     found.sorted()
 }
 
-/// Checks that the network's version has room for the result. Results below 0.3.0 have no interfaces, and need an
+/// Checks that the network's version can express the result. Results below 0.3.0 have no interfaces, and need an
 /// address.
 fn without_addresses(document: &Document, entries: &[PluginEntry<'_>], found: &mut Findings) {
     let text = document.file.text.as_bytes();
@@ -105,7 +112,7 @@ fn without_addresses(document: &Document, entries: &[PluginEntry<'_>], found: &m
         return;
     }
     let is_main = |entry: &&PluginEntry<'_>| {
-        // The address of loopback is the kernel's.
+        // The kernel gives loopback its address.
         entry.plugin != "loopback" && page(entry.plugin).is_some_and(|page| page.role == Role::Main)
     };
     for entry in entries.iter().filter(is_main).filter(|entry| entry.ipam.is_none()) {
@@ -117,11 +124,11 @@ fn without_addresses(document: &Document, entries: &[PluginEntry<'_>], found: &m
     }
 }
 
-/// Returns the finding about a list without plugins, if there are none in the network's folder either. ADD of any
-/// runtime fails.
+/// Returns the finding about a list without plugins in its file, with which every ADD fails. It reads no folder: call
+/// it only if the network's folder has no plugins either.
 pub fn lint_plugins(document: &Document) -> Option<Finding> {
     let list = NetworkList::parse(document.file.text.as_bytes()).ok().filter(|_| is_list(document))?;
-    // Another finding reports a single plugin in a file for lists.
+    // A single plugin in a file for lists is another finding.
     let err = list.complete().err().filter(|_| document.root.get("type").is_none())?;
     let start = document.root.range.start;
     let message = format!("{}: `plugins` is missing, and the network's folder has none", err.msg);
@@ -170,6 +177,7 @@ fn common(root: &Node, found: &mut Findings) {
     }
 }
 
+/// Checks the keys of a list, and its entries.
 fn list(document: &Document, found: &mut Findings) {
     let root = &document.root;
     list_keys(root, found);
@@ -212,12 +220,13 @@ fn list(document: &Document, found: &mut Findings) {
             let message = "plugins is missing, and loadOnlyInlinedPlugins rules out any other source";
             found.error(Rule::MissingKey, &start, message);
         }
-        // The plugins are in the network's folder.
+        // The plugins may be in the network's folder.
         None => {}
     }
 }
 
-/// A runtime (nerdctl, podman) may add keys, so only likely mistakes are reported.
+/// Reports duplicate keys of a list, and unknown ones that are likely mistakes: misspelt keys and those of plugins. A
+/// runtime (nerdctl, podman) may add other keys.
 fn list_keys(root: &Node, found: &mut Findings) {
     for (n, member) in root.members().iter().enumerate() {
         let key = member.key.as_str();
@@ -238,12 +247,14 @@ fn list_keys(root: &Node, found: &mut Findings) {
     }
 }
 
+/// Returns whether plugins' entries have this key.
 fn is_of_plugins(key: &str) -> bool {
     let first = |path: &'static str| path.split(['.', '[']).next().unwrap_or(path);
     ["type", "capabilities", "runtimeConfig"].contains(&key)
         || pages().iter().flat_map(|page| &page.keys).any(|known| first(known.path) == key)
 }
 
+/// Checks a plugin's entry. `alone` says that it is the whole file.
 fn plugin(node: &Node, alone: bool, found: &mut Findings) {
     if !matches!(node.data, Data::Object(_)) {
         found.error(Rule::WrongType, &node.range, "a plugin's entry is an object");
@@ -260,13 +271,14 @@ fn plugin(node: &Node, alone: bool, found: &mut Findings) {
         return;
     };
     match &entry.shape {
-        // The chain's rules report that an IPAM plugin has no place here.
+        // The rules about the chain report that an IPAM plugin has no place here.
         Some(_) if page(entry.plugin).is_some_and(|page| page.role == Role::Ipam) => {}
         Some(_) => known(&entry, true, found),
         None => strange(&entry, found),
     }
 }
 
+/// Checks the entry of a known plugin. `complete` says that required keys must be there.
 fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Findings) {
     let Some(shape) = &entry.shape else { return };
     let mut walk = Walk { plugin: entry.plugin, ipam: entry.ipam, root: shape, complete, found };
@@ -277,11 +289,11 @@ fn known(entry: &PluginEntry<'_>, complete: bool, found: &mut Findings) {
     }
 }
 
-/// Two unknown plugins delegate to known ones.
+/// Reports an unknown plugin. Two of these, flannel and multus, delegate to known ones, which are checked.
 fn strange(entry: &PluginEntry<'_>, found: &mut Findings) {
     not_known(entry.plugin, &entry.place, found);
     if let Some(delegate) = entry.node.get("delegate").filter(|_| entry.plugin == "flannel") {
-        // flannel adds the rest: the addresses, and bridge if there is no type.
+        // flannel adds the addresses, and the type bridge if there is none.
         let plugin = delegate.text_of("type").unwrap_or("bridge");
         let ipam = delegate.get("ipam").and_then(|ipam| ipam.text_of("type"));
         let shape = shape_of(plugin, ipam);
@@ -300,6 +312,7 @@ fn strange(entry: &PluginEntry<'_>, found: &mut Findings) {
     }
 }
 
+/// Reports an unknown plugin, as a warning if its name resembles a known one.
 fn not_known(name: &str, place: &std::ops::Range<usize>, found: &mut Findings) {
     let shown = name.escape_debug();
     match nearest(name, pages().iter().map(|page| page.name)) {

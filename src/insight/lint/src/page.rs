@@ -1,4 +1,4 @@
-//! The plugins' pages, with the keys of each plugin.
+//! Reads the plugins' pages, with the keys of each plugin.
 
 use std::sync::OnceLock;
 
@@ -10,22 +10,30 @@ const PAGES: &[(&str, &str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/p
 /// The page of keys that belong to no single plugin.
 const NETWORK: &str = include_str!("../network.md");
 
+/// What a plugin does in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
+    /// It makes the pod's interface, or configures loopback.
     Main,
+    /// It works on the interface of an earlier plugin.
     Chained,
+    /// Another plugin calls it for addresses.
     Ipam,
 }
 
+/// A plugin as its page describes it.
 #[derive(Debug)]
 pub struct Page {
     pub name: &'static str,
     pub role: Role,
+    /// The first sentence.
     pub about: &'static str,
     pub keys: Vec<Key>,
+    /// The shape that the keys form.
     pub shape: Shape,
 }
 
+/// Returns the pages of all plugins of cnimble.
 pub fn pages() -> &'static [Page] {
     static ALL: OnceLock<Vec<Page>> = OnceLock::new();
     ALL.get_or_init(|| PAGES.iter().map(read).collect())
@@ -37,11 +45,12 @@ pub fn network() -> &'static [Key] {
     ALL.get_or_init(|| NETWORK.lines().filter(|line| line.starts_with("| `")).flat_map(row).collect())
 }
 
+/// Returns the page of a plugin. It returns `None` for an unknown one.
 pub fn page(name: &str) -> Option<&'static Page> {
     pages().iter().find(|page| page.name == name)
 }
 
-/// Whether the words of a key's type are known.
+/// Returns whether the words of a key's type are known. The tests of the pages ask this.
 pub fn understood(page: &Page, key: &Key) -> bool {
     shape::of_key(key, &page.shape).is_some()
 }
@@ -57,6 +66,7 @@ fn read(&(name, role, about, table): &(&'static str, &str, &'static str, &'stati
     Page { name, role, about, keys, shape }
 }
 
+/// Returns the keys of a row of the table. Several keys may share one.
 fn row(line: &'static str) -> Vec<Key> {
     let mut cells = line.trim_start_matches("| ").trim_end_matches('|').split(" | ").map(str::trim);
     let mut cell = || cells.next().unwrap_or_default();

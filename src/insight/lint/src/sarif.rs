@@ -1,9 +1,10 @@
-//! Findings in SARIF 2.1.0, which code hosts and editors show next to the lines.
+//! Writes findings in SARIF 2.1.0, which code hosts and editors show next to the lines.
 
 use serde_json::{Value, json};
 
 use super::{File, Finding, Rule};
 
+/// Returns the report. `version` is that of the command.
 pub fn report<'a>(version: &str, files: impl IntoIterator<Item = (&'a File, &'a [Finding])>) -> Value {
     let rules: Vec<Value> = Rule::ALL
         .iter()
@@ -48,7 +49,7 @@ fn result(file: &File, finding: &Finding) -> Value {
     })
 }
 
-/// Relative paths stay relative.
+/// Returns a path as a URI. Relative paths stay relative.
 fn uri(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let escaped: String = path

@@ -10,7 +10,8 @@ use super::shape::{self, Key, Shape};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// The schema of an IPAM plugin is that of a delegating plugin, limited to IPAM.
+/// Returns the schema of a plugin's entry, or `None` for an unknown plugin. That of an IPAM plugin describes the entry
+/// of a plugin that delegates to it.
 pub fn of_plugin(name: &str) -> Option<Value> {
     let page = page(name)?;
     let mut schema = entry(page);
@@ -59,12 +60,13 @@ pub fn of_network() -> Value {
     }))
 }
 
+/// Returns the schema of a version of the specification.
 fn version() -> Value {
     let all: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
     json!({"type": "string", "enum": all})
 }
 
-/// The entry's `ipam` is that of the IPAM plugin which it names.
+/// Returns the schema of an entry. The type in `ipam` decides which keys `ipam` may have.
 fn entry(page: &Page) -> Value {
     let shape = match page.role {
         Role::Ipam => shape::merge(&page.shape, &every_plugins()),
@@ -77,7 +79,7 @@ fn entry(page: &Page) -> Value {
         _ => fields.extend([("type".to_owned(), json!({"const": page.name}))]),
     }
     fields.insert("cniVersion".to_owned(), version());
-    // These also contain the keys of IPAM plugins and of unknown plugins.
+    // These may also contain the keys of IPAM plugins and of unknown plugins.
     for open in ["runtimeConfig", "args", "prevResult"] {
         if let Some(field) = fields.get_mut(open).and_then(Value::as_object_mut) {
             field.remove("additionalProperties");
@@ -91,7 +93,7 @@ fn entry(page: &Page) -> Value {
     schema
 }
 
-/// Returns a condition for each plugin: with its type the definition holds.
+/// Returns a condition for each plugin: if `type` is its name, its definition applies.
 fn cases(plugins: impl Iterator<Item = &'static Page>, definition: fn(&Page) -> String) -> Value {
     let case = |page: &Page| {
         json!({
@@ -102,6 +104,7 @@ fn cases(plugins: impl Iterator<Item = &'static Page>, definition: fn(&Page) -> 
     plugins.map(case).collect()
 }
 
+/// Returns whether the plugin delegates to an IPAM plugin: it is none itself, and has the key `ipam.type`.
 fn takes_ipam(page: &Page) -> bool {
     page.role != Role::Ipam && shape::find(&page.shape, "ipam.type").is_some()
 }
@@ -127,6 +130,7 @@ fn ipam(page: &Page) -> Option<Value> {
     Some(schema)
 }
 
+/// Returns the schema of a shape. `path` leads to it from the entry, for the descriptions of its keys.
 fn of(shape: &Shape, path: &str, page: &Page) -> Value {
     let mut schema = match shape {
         Shape::Any => json!({}),
@@ -198,6 +202,7 @@ fn described(mut schema: Value) -> Value {
     schema
 }
 
+/// Adds description and default of a key.
 fn describe(schema: &mut Map<String, Value>, key: &Key) {
     if !key.about.is_empty() {
         schema.insert("description".to_owned(), key.about.into());

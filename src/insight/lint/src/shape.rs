@@ -18,23 +18,26 @@ use std::collections::BTreeMap;
 pub struct Key {
     /// A path such as `ipam.ranges[][].subnet`.
     pub path: &'static str,
+    /// The words of its type.
     pub kind: &'static str,
-    /// `required` means that there is no default.
+    /// The default. It begins with `required` if the key must be there.
     pub default: &'static str,
     /// An example of the key, or of one key in a row that several share.
     pub example: &'static str,
+    /// The sentence about it.
     pub about: &'static str,
     /// Whether the Go plugin of the same name reads the key. On the page `†` marks the others.
     pub is_in_go: bool,
 }
 
 impl Key {
+    /// Returns whether the key must be there.
     pub fn required(&self) -> bool {
         self.default.starts_with("required")
     }
 }
 
-/// `null` is no value.
+/// What a value may be. `null` counts as a missing value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {
     Any,
@@ -61,9 +64,10 @@ pub(crate) type Fields = BTreeMap<String, (Shape, bool)>;
 
 const NATURAL: Shape = Shape::Integer(0, u64::MAX as i128);
 
+/// Returns the tree of a page's keys. A key with unknown words may have any value.
 pub(crate) fn of(keys: &[Key]) -> Shape {
     let mut root = Shape::Object(Fields::new());
-    // Keys that refer to other keys come last.
+    // Keys that refer to other keys are inserted last.
     let (refer, plain): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| refers(key.kind));
     for key in plain.into_iter().chain(refer) {
         let shape = of_key(key, &root).unwrap_or(Shape::Any);
@@ -72,11 +76,12 @@ pub(crate) fn of(keys: &[Key]) -> Shape {
     root
 }
 
-/// Returns `None` for unknown words.
+/// Returns the shape of a key. `root` has the keys to which it may refer. It returns `None` for unknown words.
 pub(crate) fn of_key(key: &Key, root: &Shape) -> Option<Shape> {
     named(key.kind, root).or_else(|| similar(key, root))
 }
 
+/// Returns whether the words refer to other keys: `as …`, or an object of named keys.
 fn refers(kind: &str) -> bool {
     kind.starts_with("as ") || kind.starts_with("object of `")
 }
@@ -119,13 +124,13 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
     })
 }
 
-/// `as above` means the key with the same last name.
+/// Returns the shape for `as above`, which means the key with the same last name. It returns `None` for other words.
 fn similar(key: &Key, root: &Shape) -> Option<Shape> {
     let last = key.path.rsplit('.').next()?;
     find(root, last).filter(|_| key.kind == "as above").cloned()
 }
 
-/// `[]` stands for an element.
+/// Returns the shape at a path, in which `[]` stands for an element. It returns `None` if there is no such key.
 pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
     let Shape::Object(fields) = root else { return None };
     let (part, rest) = first(path);
@@ -137,7 +142,7 @@ pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
     rest.map_or(Some(shape), |rest| find(shape, rest))
 }
 
-/// Splits a path behind its first key. The capability with annotations has dots in its name.
+/// Splits a path after its first key. A path that begins with `io.` is one key, the capability with annotations.
 fn first(path: &str) -> (&str, Option<&str>) {
     match path.split_once('.') {
         Some((key, rest)) if key != "io" => (key, Some(rest)),
@@ -145,6 +150,7 @@ fn first(path: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// Inserts a shape at a path, and makes the objects and lists on the way.
 fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
     let Shape::Object(fields) = root else { return };
     let (part, rest) = first(path);
@@ -162,7 +168,7 @@ fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
     insert(below, rest, leaf, required);
 }
 
-/// Two objects become one, for a plugin and its IPAM plugin.
+/// Merges two objects, for a plugin and its IPAM plugin. If one is no object, the first counts.
 pub(crate) fn merge(one: &Shape, other: &Shape) -> Shape {
     let (Shape::Object(one), Shape::Object(other)) = (one, other) else { return one.clone() };
     let mut fields = one.clone();
@@ -176,6 +182,7 @@ pub(crate) fn merge(one: &Shape, other: &Shape) -> Shape {
     Shape::Object(fields)
 }
 
+/// Returns the shape of an object with these keys. A key that is true in the last place is required.
 pub(crate) fn object(fields: &[(&str, Shape, bool)]) -> Shape {
     let fields =
         fields.iter().map(|(name, shape, required)| ((*name).to_owned(), (shape.clone(), *required)));
@@ -195,6 +202,7 @@ fn routes() -> Shape {
     ])))
 }
 
+/// Returns the shape of the DNS settings of a result.
 pub(crate) fn dns() -> Shape {
     let texts = || Shape::List(Box::new(Shape::Text));
     object(&[

@@ -1,4 +1,4 @@
-//! Conflicts between two networks: addresses that both assign, or that the host must route for both.
+//! Finds conflicts between two networks: addresses that both assign, or that the host must route for both.
 
 use std::ops::Range;
 
@@ -14,16 +14,20 @@ struct Net<'a> {
     document: &'a Document,
     name: &'a str,
     segment: Option<Segment<'a>>,
+    /// Whether the host gets routes to the pods.
     routed: bool,
     pools: Vec<Pool>,
-    /// The IPv4 addresses that the bridge gets, with their places. Others are refused unless `forceAddress` is set.
+    /// The IPv4 addresses that the bridge gets, with their places. Without `forceAddress` ADD fails if the bridge has
+    /// others.
     gateways: Vec<(IpNetwork, Range<usize>)>,
 }
 
 /// The link that pods of several networks may share.
 #[derive(PartialEq)]
 enum Segment<'a> {
+    /// A bridge with a VLAN.
     Bridge(&'a str, i128),
+    /// A master with a VLAN.
     Master(&'a str, i128),
 }
 
@@ -68,6 +72,7 @@ pub fn together<'a>(document: &'a Document, networks: &'a [Document]) -> Vec<Fin
     found.0
 }
 
+/// Returns what matters of a network with host-local. It returns `None` without it.
 fn net(document: &Document) -> Option<Net<'_>> {
     let entry = entries(document).into_iter().find(|entry| entry.ipam == Some("host-local"))?;
     let pools: Vec<Pool> = sets(&entry).into_iter().flatten().collect();
@@ -89,7 +94,7 @@ fn segment<'a>(entry: &PluginEntry<'a>) -> Option<Segment<'a>> {
     }
 }
 
-/// Whether the host gets routes to the pods.
+/// Returns whether the host gets routes to the pods.
 pub(crate) fn routed(entry: &PluginEntry<'_>) -> bool {
     let gateway = || entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
     entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()
@@ -105,7 +110,7 @@ pub(crate) fn of_host(document: &Document) -> Vec<(PluginEntry<'_>, Vec<Pool>)> 
     .collect()
 }
 
-/// The bridge's address in this range.
+/// Returns the bridge's address in this range.
 pub(crate) fn gateway(pool: &Pool) -> Option<IpNetwork> {
     IpNetwork::new(pool.gateway, pool.subnet.prefix()).ok()
 }

@@ -8,17 +8,20 @@ use super::page::{Page, pages};
 use super::shape::{Fields, Shape};
 use super::{Data, Findings, Node, Rule};
 
+/// A comparison in progress.
 pub(crate) struct Walk<'a> {
     /// The owner of the keys: the plugin at the top, the IPAM plugin below `ipam`.
     pub(crate) plugin: &'a str,
     pub(crate) ipam: Option<&'a str>,
+    /// The shape of the whole entry.
     pub(crate) root: &'a Shape,
+    /// Whether missing keys are reported.
     pub(crate) complete: bool,
     pub(crate) found: &'a mut Findings,
 }
 
 impl Walk<'_> {
-    /// `in_list` is for elements, because an empty text counts as an element.
+    /// Compares a value. An empty text is valid unless `in_list` is set, because a plugin reads it as a missing key.
     pub(crate) fn value(&mut self, node: &Node, shape: &Shape, path: &str, in_list: bool) {
         if matches!(node.data, Data::Null) {
             return;
@@ -71,7 +74,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Plugins see only one of several equal keys.
+    /// Reports keys that are the same, of which plugins read only one.
     fn twice(&mut self, node: &Node, path: &str, same: fn(&str, &str) -> bool) {
         let members = node.members();
         for (n, member) in members.iter().enumerate() {
@@ -105,7 +108,7 @@ impl Walk<'_> {
                 .get(name)
                 .is_some_and(|value| !matches!(&value.data, Data::Text(text) if text.is_empty()));
             if !there {
-                // The finding is at the type, because the brace of an entry says little.
+                // The finding is placed at the type, because the opening brace of an entry says little.
                 let place = node.get("type").filter(|_| path.is_empty());
                 let place = place.map_or(node.range.start..node.range.start + 1, |of| of.range.clone());
                 let message = format!("{} needs {}", self.subject(path), below(path, name));
@@ -114,10 +117,12 @@ impl Walk<'_> {
         }
     }
 
+    /// Returns the plugin that has the keys at this path.
     fn subject(&self, path: &str) -> &str {
         self.ipam.filter(|_| path.starts_with("ipam")).unwrap_or(self.plugin)
     }
 
+    /// Returns the message about an unknown key, with the key that is meant if one is similar.
     fn unknown(&self, fields: &Fields, path: &str, key: &str) -> String {
         let message = format!("{} has no key {}", self.subject(path), below(path, key));
         if let Some(near) = nearest(key, fields.keys().map(String::as_str)) {
@@ -141,11 +146,12 @@ fn below(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// Whether the key is a remark for people or editors.
+/// Returns whether the key is a remark for people or editors, which plugins ignore.
 pub(crate) fn is_remark(key: &str) -> bool {
     key.starts_with(['_', '$', '#', '/']) || key.starts_with("x-") || key.starts_with("cni.dev/")
 }
 
+/// Returns where else in the entry there is a key of this name.
 fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     match shape {
         Shape::List(of) => elsewhere(of, &format!("{path}[]"), key),
@@ -162,7 +168,8 @@ fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Returns nothing if no word is similar enough.
+/// Returns the known word that is most similar, or that begins with `word`. It returns `None` if none is similar
+/// enough.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_ascii_lowercase();
     let far = (word.chars().count() / 3).clamp(1, 3);
@@ -190,6 +197,7 @@ fn is_text(shape: &Shape) -> bool {
     )
 }
 
+/// Returns what is wrong with a text of this shape.
 fn problem(shape: &Shape, text: &str) -> Option<String> {
     let shown = format!("\"{}\"", text.escape_debug());
     match shape {

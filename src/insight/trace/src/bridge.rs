@@ -15,7 +15,7 @@ use super::pod::{Departure, PodEnd};
 use super::station::{Station, Verdict};
 use super::walk::{HOST, Step, Walk, link_fault};
 
-/// The receiver of a packet that has left a pod.
+/// The next receiver of a packet that has left a pod.
 pub(crate) enum Crossed {
     /// The host has received it by this link.
     Host(Link),
@@ -26,7 +26,8 @@ pub(crate) enum Crossed {
 }
 
 impl Walk<'_> {
-    /// Follows the packet from a pod's link to the next receiver.
+    /// Follows the packet from a pod's link to the next receiver: the host, another pod on the bridge, or whatever is
+    /// outside.
     pub(crate) fn cross(&mut self, departure: &Departure) -> Step<Crossed> {
         let end = &departure.end;
         let Some(host_end) = end.host_end.clone() else { return self.cross_master(departure) };
@@ -62,13 +63,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether each port of a bridge is a pair with its other end in another namespace.
+    /// Returns whether each port of a bridge is a pair with its other end in another namespace.
     fn has_only_pods(&mut self, bridge: &Link) -> Step<bool> {
         let ports = self.host.links(&Filter { master: Some(bridge.index), kind: None })?;
         Ok(ports.iter().all(|port| port.kind == "veth" && port.far.is_some()))
     }
 
-    /// A veth drops what is longer than the MTU of its other end.
+    /// Reports that the host's end has the smaller MTU. A veth drops packets that exceed the MTU of its other end.
     fn note_mtu(&mut self, end: &PodEnd, host_end: &Link) {
         if end.link.mtu > host_end.mtu {
             let text = format!(
@@ -79,14 +80,15 @@ impl Walk<'_> {
         }
     }
 
-    /// The bridge that a link is a port of.
+    /// Returns the bridge of which a link is a port, or `None`.
     pub(crate) fn bridge_of(&mut self, link: &Link) -> Step<Option<Link>> {
         let Some(master) = link.master else { return Ok(None) };
         let master = self.host_link(master)?;
         Ok((master.kind == "bridge").then_some(master))
     }
 
-    /// Whether the port lets frames pass, and the VLAN of untagged ones.
+    /// Checks that the port forwards frames. Returns its settings, and the VLAN of untagged frames if the bridge
+    /// filters VLANs. Returns `None` for both if the link is no port.
     pub(crate) fn check_port(
         &mut self,
         port: &Link,
@@ -108,7 +110,8 @@ impl Walk<'_> {
         Ok((Some(state), vlan))
     }
 
-    /// The VLAN of the frames that a pod sends. A port without one drops them.
+    /// Returns the VLAN of the frames that a pod sends, or `None` if the bridge does not filter. A port without such a
+    /// VLAN drops the frames, which ends the walk.
     fn untagged_vlan(&mut self, port: &Link, bridge: &Link) -> Step<Option<u16>> {
         if !bridge.vlan_filtering {
             return Ok(None);
@@ -126,7 +129,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the bridge itself, with its addresses, is in the VLAN.
+    /// Checks that the host has an interface in the VLAN: the bridge itself, or a pair with one end in it.
     fn check_bridge_vlan(&mut self, bridge: &Link, vlan: Option<u16>) -> Step<()> {
         let Some(id) = vlan else { return Ok(()) };
         if self.host.vlans(bridge.index)?.iter().any(|vlan| vlan.id == id) {
@@ -143,8 +146,8 @@ impl Walk<'_> {
         Err(self.stops_until(HOST, "port", text, format!("bridge vlan show dev {}", bridge.name)))
     }
 
-    /// Whether the frame's destination is an address of the receiver. A wrong one comes from a permanent entry of the
-    /// pod, because others are renewed.
+    /// Checks that the frame's destination is the MAC of one of the receivers. A wrong one stops the packet only if it
+    /// is from a permanent entry of the pod, because others are renewed.
     fn check_frame(&mut self, departure: &Departure, receivers: &[Link]) -> Step<()> {
         let (mac, permanent) = match departure.resolution {
             Some(Resolution::Permanent(mac)) => (mac, true),
@@ -175,7 +178,7 @@ impl Walk<'_> {
         ))
     }
 
-    /// The link of the host with this address.
+    /// Returns the link of the host with this address, or `None` if the host has no such address.
     pub(crate) fn link_with(&mut self, ip: IpAddr) -> Step<Option<Link>> {
         let Some(index) = self.own.iter().find(|(_, addr)| addr.net.ip() == ip).map(|(index, _)| *index)
         else {
@@ -184,7 +187,7 @@ impl Walk<'_> {
         self.host_link(index).map(Some)
     }
 
-    /// Whether a link of the host receives frames of a bridge: the bridge, a VLAN on it, or a pair into it.
+    /// Returns whether a link of the host receives frames of a bridge: the bridge, a VLAN on it, or a pair into it.
     pub(crate) fn is_on(&mut self, link: &Link, bridge: &Link) -> Step<bool> {
         if link.index == bridge.index {
             return Ok(true);
@@ -196,7 +199,7 @@ impl Walk<'_> {
         Ok(link.kind == "veth" && self.host_link(lower)?.master == Some(bridge.index))
     }
 
-    /// The pod on record with this address, if it is on this bridge.
+    /// Returns the recorded pod with this address if it is on this bridge, otherwise `None`.
     fn pod_on(&mut self, bridge: &Link, ip: IpAddr) -> Step<Option<PodEnd>> {
         let Ok(pod) = self.records.find_address(ip) else { return Ok(None) };
         let end = PodEnd::with_address(&mut self.host, &pod, ip)?;
@@ -223,7 +226,8 @@ impl Walk<'_> {
         self.check_host_link(&end)
     }
 
-    /// Whether the bridge would send frames for a pod to another port.
+    /// Checks that the bridge's forwarding database does not lead frames for a pod to another port. A learned entry is
+    /// only reported, because it changes when the pod sends.
     pub(crate) fn check_forwarding_entry(&mut self, mac: Option<Mac>, end: &Link, bridge: &Link) -> Step<()> {
         let Some(mac) = mac else { return Ok(()) };
         let vlan = match self.host.vlans(end.index) {
@@ -242,7 +246,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A macvlan or an ipvlan leaves by its master, another kind of link leaves the node by itself.
+    /// Follows a packet from an interface without a host end. A macvlan or an ipvlan sends by its master. Any other
+    /// kind of link leaves the node by itself.
     fn cross_master(&mut self, departure: &Departure) -> Step<Crossed> {
         let end = &departure.end;
         let has_parent = end.link.settings.is_some_and(Kind::has_parent);
@@ -263,7 +268,8 @@ impl Walk<'_> {
         Ok(Crossed::Outside(master.name))
     }
 
-    /// A macvlan in mode bridge or private, and an ipvlan, reach no address of the host on their own master.
+    /// Checks that the receiver is no address of the host on the interface's own master. Only a macvlan in mode vepa
+    /// can reach one.
     fn check_own_master(&mut self, departure: &Departure, master: &Link) -> Step<()> {
         let to: &Flow = &departure.flow;
         let Some(own) = self.link_with(to.to)? else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Why the routing tables refuse a packet: the rule or the route that drops it. The kernel answers with an errno alone,
-//! and several reasons share one.
+//! Explains why the routing tables refuse a packet: the rule or the route that drops it. The kernel answers only with
+//! an errno, and several reasons share one.
 
 use cnimble_netlink::lookup::{Packet, RouteKind};
 use cnimble_netlink::policy::{AnyRoute, PolicyRule, RuleAction};
@@ -21,7 +21,8 @@ pub(crate) enum Cause {
     Unclear,
 }
 
-/// Walks the rules as the kernel does. `input` is the name of the link that the packet arrives at.
+/// Evaluates the rules as the kernel does, for a packet that it has refused. `input` is the name of the link at which
+/// the packet arrives, or `None` for a packet that is sent here.
 pub(crate) fn refusal(net: &mut Netlink, packet: &Packet, input: Option<&str>) -> Result<Cause, Error> {
     let v4 = packet.to.is_ipv4();
     let rules = net.policy_rules(v4)?;
@@ -57,17 +58,18 @@ fn judge(rules: &[PolicyRule], routes: &[AnyRoute], packet: &Packet, input: Opti
     Cause::NoRoute
 }
 
+/// Returns whether the rule matches the packet, as far as its known conditions show.
 fn may_match(rule: &PolicyRule, packet: &Packet, input: Option<&str>) -> bool {
     let from = rule.from.is_none_or(|net| packet.from.is_some_and(|from| net.contains(from)));
     let to = rule.to.is_none_or(|net| net.contains(packet.to));
-    // Packets of this host come from lo.
+    // The kernel takes `lo` for the input of packets that are sent here.
     let link = rule.input.as_deref().is_none_or(|name| name == input.unwrap_or("lo"));
-    // The packet has no mark when it is looked at.
+    // The followed packet has no mark.
     let mark = rule.mark.is_none_or(|(mark, _)| mark == 0);
     from && to && link && mark
 }
 
-/// The route of a table with the longest prefix, and the lowest metric among these.
+/// Returns the route of a table with the longest prefix and, among these, the lowest metric.
 fn best<'r>(routes: &'r [AnyRoute], table: u32, packet: &Packet) -> Option<&'r AnyRoute> {
     let fitting = routes.iter().filter(|route| route.table == table && route.to.contains(packet.to));
     fitting.min_by_key(|route| (u8::MAX - route.to.prefix(), route.metric))
@@ -77,6 +79,7 @@ fn destination(route: &AnyRoute) -> String {
     if route.to.prefix() == 0 { "default".to_owned() } else { route.to.to_string() }
 }
 
+/// Returns the name of a routing table, or its number if it has no well-known name.
 pub(crate) fn table_name(table: u32) -> String {
     let known = TABLES.iter().find(|(number, _)| *number == table);
     known.map_or_else(|| table.to_string(), |(_, name)| (*name).to_owned())

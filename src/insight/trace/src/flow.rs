@@ -1,4 +1,4 @@
-//! The packet that is followed: its addresses, its protocol and its ports.
+//! The packet that is followed, with its addresses, its protocol and its ports.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,6 +19,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Returns the same protocol as a [`Transport`], which knows its number in IP headers.
     pub fn transport(self) -> Transport {
         match self {
             Protocol::Icmp => Transport::Icmp,
@@ -34,13 +35,14 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The receiver as a user writes it: `ADDRESS`, `ADDRESS:PORT` or `ADDRESS:PORT/PROTOCOL`, with an IPv6 address in
-/// brackets before a port.
+/// The receiver as a user writes it: `HOST`, `HOST:PORT` or `HOST:PORT/PROTOCOL`, with an IPv6 address in brackets
+/// before a port. Without a port it is for an echo request, and without a protocol for TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// An address, the name of a pod, `gateway` or `internet`.
     pub host: String,
     pub protocol: Protocol,
+    /// The port, or 0 without one.
     pub port: u16,
 }
 
@@ -52,7 +54,7 @@ impl FromStr for Target {
         if text.parse::<IpAddr>().is_ok() {
             return Ok(echo(text));
         }
-        // The name of a pod may have a slash, so a protocol counts only behind a port.
+        // The name of a pod may contain a slash, so a protocol counts only after a port.
         let Some((host, port)) = text.rsplit_once(':') else {
             return if text.is_empty() { Err("the address is empty".to_owned()) } else { Ok(echo(text)) };
         };
@@ -72,7 +74,7 @@ impl FromStr for Target {
 /// A packet and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// Unknown until the pod's routes have chosen it.
+    /// The source. It is `None` until the pod's routes have chosen it.
     pub from: Option<IpAddr>,
     pub to: IpAddr,
     pub protocol: Protocol,
@@ -81,10 +83,10 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The packet as the routing tables of a namespace are asked about it.
+    /// Returns the packet for a question to a namespace's routing tables. `input` is the link at which it arrives.
     pub(crate) fn packet(&self, input: Option<u32>) -> Packet {
         let number = self.protocol.transport().number(self.to.is_ipv4());
-        // Rules by port get a plain answer only for these two.
+        // Routing rules compare ports only for these two protocols.
         let transport = Some((number, self.from_port, self.to_port));
         Packet {
             to: self.to,
@@ -94,7 +96,7 @@ impl Flow {
         }
     }
 
-    /// The answer to it.
+    /// Returns the answer to the packet, which was sent from `from`.
     pub(crate) fn answer(&self, from: IpAddr) -> Flow {
         Flow {
             from: Some(self.to),

@@ -12,7 +12,7 @@ use super::flow::Flow;
 use super::pod::{PodEnd, is_refusal};
 use super::walk::{HOST, Halt, Step, Walk, down_links};
 
-/// The way by which the host sends a packet.
+/// Where the host's routes lead a packet.
 pub(crate) enum Exit {
     /// The host itself is the receiver.
     Local,
@@ -29,14 +29,14 @@ pub(crate) enum Receiver {
 }
 
 impl Walk<'_> {
-    /// A packet that arrives at a link of the host.
+    /// Follows a packet that arrives at a link of the host, through the rules and routes.
     pub(crate) fn pass_host(&mut self, arrival: &Link, flow: &Flow) -> Step<Exit> {
         self.check_rules(HookPoint::Prerouting, flow)?;
         self.check_nat(HookPoint::Prerouting, flow);
         self.route_packet(arrival, flow)
     }
 
-    /// Does what [`pass_host`](Self::pass_host) does behind the rules of prerouting. The flow has the destination that
+    /// Does what [`pass_host`](Self::pass_host) does after the rules of prerouting. The flow has the destination that
     /// they gave it.
     pub(crate) fn route_packet(&mut self, arrival: &Link, flow: &Flow) -> Step<Exit> {
         let route = match self.host.choose_route(&flow.packet(Some(arrival.index))) {
@@ -61,7 +61,7 @@ impl Walk<'_> {
         Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
     }
 
-    /// A packet that the host makes itself.
+    /// Follows a packet that the host itself sends.
     pub(crate) fn leave_host(&mut self, flow: &Flow) -> Step<Exit> {
         let route = match self.host.choose_route(&flow.packet(None)) {
             Ok(route) => route,
@@ -88,7 +88,8 @@ impl Walk<'_> {
         Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
     }
 
-    /// The station of a packet that the host's IP layer refuses.
+    /// Adds the station of a packet that the host's IP layer refuses, with the reason. Fails if the error is no
+    /// refusal.
     fn refused_by_host(&mut self, arrival: &Link, flow: &Flow, err: Error) -> Step<Halt> {
         if !is_refusal(&err) {
             return Err(err.into());
@@ -111,6 +112,7 @@ impl Walk<'_> {
         Ok(self.stops_until(HOST, "route", format!("the host refuses it: {err}"), show))
     }
 
+    /// Adds the station of a packet that is not forwarded, with the sysctl that forbids it.
     fn not_forwarded(&mut self, arrival: &Link) -> Halt {
         let (key, remedy) = match sysctl::read("net/ipv4/ip_forward").as_deref() {
             Ok("0") => ("net.ipv4.ip_forward".to_owned(), "sysctl -w net.ipv4.ip_forward=1".to_owned()),
@@ -125,7 +127,7 @@ impl Walk<'_> {
         self.stops_until(HOST, "forwarding", text, remedy)
     }
 
-    /// A usable route takes the destination, so the kernel refused the source.
+    /// Adds the station of a refused source. A usable route leads to the destination, so the kernel refused the source.
     fn refused_source(&mut self, arrival: &Link, flow: &Flow, show: String) -> Halt {
         let from = flow.from.map(|from| from.to_string()).unwrap_or_default();
         let strict = filter_mode("all").max(filter_mode(&arrival.name));
@@ -144,7 +146,7 @@ impl Walk<'_> {
         self.stops_until(HOST, "source", text, show)
     }
 
-    /// Checks whether IPv6 is forwarded. One switch counts for all links, and a look-up of a route does not tell of it.
+    /// Checks that IPv6 is forwarded. One switch counts for all links, and a look-up of a route does not regard it.
     fn check_ipv6_forwarding(&mut self, flow: &Flow) -> Step<()> {
         if flow.to.is_ipv4() || self.host.forwards(false)? {
             return Ok(());
@@ -153,7 +155,7 @@ impl Walk<'_> {
         Err(self.stops_until(HOST, "forwarding", text, "sysctl -w net.ipv6.conf.all.forwarding=1"))
     }
 
-    /// Follows the packet from the link that the host sends by to the receiver.
+    /// Follows the packet from the link by which the host sends it to the receiver.
     pub(crate) fn deliver(&mut self, link: Link, next_hop: IpAddr, flow: &Flow) -> Step<Receiver> {
         let pod = match self.records.find_address(flow.to) {
             Ok(pod) if next_hop == flow.to => PodEnd::with_address(&mut self.host, &pod, flow.to)?,
@@ -169,7 +171,7 @@ impl Walk<'_> {
         Ok(Receiver::Outside(link))
     }
 
-    /// Whether a pod is behind a link of the host: at its other end, or at a port of its bridge.
+    /// Returns whether a pod is behind a link of the host: at its other end, or at a port of its bridge.
     fn leads_to(&mut self, link: &Link, end: &PodEnd) -> Step<bool> {
         let Some(host_end) = end.host_end.clone() else { return Ok(false) };
         if host_end.index == link.index {
@@ -181,7 +183,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Delivers a packet to a pod with a known end on the host.
+    /// Follows the packet into a pod with a known end on the host.
     pub(crate) fn deliver_to_pod(&mut self, link: &Link, mut end: PodEnd, flow: &Flow) -> Step<Receiver> {
         let resolution = self.host.resolution(link.index, flow.to)?;
         self.report_resolution(HOST, &link.name, flow.to, resolution);
@@ -200,12 +202,12 @@ impl Walk<'_> {
         Ok(Receiver::Pod(Box::new(end)))
     }
 
-    /// Whether the next hop answers on the link.
+    /// Reports whether the next hop answers on the link.
     fn check_neighbour(&mut self, link: &Link, next_hop: IpAddr) -> Step<()> {
         if link.mac.is_none() || self.host.details(link.index)?.without_arp() {
             return Ok(());
         }
-        // A link that is down keeps no neighbours, so its own station tells more.
+        // A link that is down keeps no neighbours, so its own station says more.
         if !link.up || !link.carrier {
             return Ok(());
         }
@@ -225,6 +227,7 @@ fn show_route(arrival: &Link, flow: &Flow) -> String {
     format!("ip route get {}{from} iif {}", flow.to, arrival.name)
 }
 
+/// Returns the mode of the reverse-path filter of a link. 0 if it is off, or can't be read.
 fn filter_mode(link: &str) -> u32 {
     let value = sysctl::read(&format!("net/ipv4/conf/{link}/rp_filter"));
     value.ok().and_then(|value| value.parse().ok()).unwrap_or(0)

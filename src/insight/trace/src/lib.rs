@@ -1,5 +1,6 @@
-//! Why does this pod not reach that address (`cnimble trace`)? A packet is followed from its pod, or from a host outside,
-//! through the node to its receiver, and its answer back. Each [`Station`] is a place where the kernel decides about the packet.
+//! Finds out why a pod does not reach an address (`cnimble trace`). It follows a packet from its pod, or from a host
+//! outside, through the node to its receiver, and follows its answer back. Each [`Station`] is a place where the kernel
+//! decides about the packet.
 //!
 //! | module | stations |
 //! |---|---|
@@ -11,7 +12,8 @@
 //! | `explain` | the rule or route behind a refusal of the routing tables |
 //! | `probe` | a packet that is sent, captured and traced |
 //!
-//! A look asks the kernel and changes nothing. What it cannot know it says. A probe is a real packet.
+//! A look asks the kernel and changes nothing. A station that it cannot judge is reported as unknown. A probe is a real
+//! packet.
 
 mod bridge;
 mod explain;
@@ -42,19 +44,20 @@ use walk::{HOST, Halt, Step, Walk};
 pub use flow::{Flow, Protocol, Target};
 pub use station::{Outcome, Station, Verdict, Way};
 
-/// How long an answer is waited for that a look does not expect.
+/// How long to wait for an answer that a look does not expect.
 const CONFIRMATION: Duration = Duration::from_millis(500);
 
 /// The way of one packet.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
-    /// The name of the pod that sends the packet. `None` if it comes from outside.
+    /// The name of the pod that sends the packet. It is `None` if it comes from outside.
     pub pod: Option<String>,
-    /// The source address, if the pod has a route.
+    /// The source address. It is `None` if the pod has no route.
     pub from: Option<IpAddr>,
     pub to: IpAddr,
     pub protocol: Protocol,
+    /// The port of the receiver. It is `None` for an echo request.
     pub port: Option<u16>,
     pub outcome: Outcome,
     /// The answer to the probe in words, if one came.
@@ -79,7 +82,8 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Looks at all stations, and sends nothing. The calling thread is in the host's network namespace.
+/// Follows the packet by questions to the kernel, and sends nothing. The calling thread must be in the host's network
+/// namespace.
 ///
 /// # Errors
 /// Fails if the kernel can't be asked. A station that has just gone is reported as unknown instead.
@@ -98,8 +102,9 @@ pub fn look(sender: Sender<'_>, flow: Flow, records: &Records<'_>) -> Result<Tra
     })
 }
 
-/// Looks as [`look`] does, sends a packet and waits for its answer. The look is made again after it, because the packet
-/// makes the kernel ask for neighbours.
+/// Does what [`look`] does, then sends a packet and waits at most `patience` for its answer. After that it looks again,
+/// because the packet makes the kernel ask for neighbours. If nothing can be sent from outside, it returns the look,
+/// which says so.
 ///
 /// # Errors
 /// Fails as [`look`] does, or if the packet can't be captured.
@@ -111,7 +116,7 @@ pub fn probe(
 ) -> Result<Trace, Error> {
     let mut trace = look(sender, flow, records)?;
     let Some(from) = trace.from else { return Ok(trace) };
-    // Without its rule a published port is one of the host, which refuses the probe. That would be taken for the pod's
+    // Without its rule a published port is a port of the host, which refuses the probe. That would look like the pod's
     // answer.
     let lacks_rule =
         trace.stations.last().is_some_and(|of| of.name == "published" && of.verdict == Verdict::Stops);
@@ -129,7 +134,7 @@ pub fn probe(
     // The probe only confirms a fault that the look has found.
     let patience = if trace.outcome == Outcome::Stopped { patience.min(CONFIRMATION) } else { patience };
     let evidence = match probe::send(origin, &flow, from, taps, patience) {
-        // The look stays, and says what is missing.
+        // The look is returned, with a station that says what is missing.
         Err(err) if matches!(origin, Origin::Link(_)) => {
             let text = format!("no packet from outside could be made, which takes Linux 5.12: {err}");
             trace.stations.push(Station::new(Way::Out, HOST, "probe", Verdict::Unknown, text));
@@ -149,7 +154,7 @@ pub fn probe(
     Ok(trace)
 }
 
-/// Whether the pod is in the host's own network namespace.
+/// Returns whether the pod is in the host's own network namespace.
 ///
 /// # Errors
 /// Fails if the pod's namespace can't be opened.
@@ -157,7 +162,7 @@ pub fn is_in_host_network(pod: &NamedPod) -> Result<bool, Error> {
     NetNs::open(&pod.netns)?.same_as(&NetNs::current()?)
 }
 
-/// The gateway of the pod's default route for this family.
+/// Returns the gateway of the pod's default route for this family. It returns `None` without one.
 ///
 /// # Errors
 /// Fails if the pod can't be looked into.
@@ -165,7 +170,7 @@ pub fn gateway(pod: &NamedPod, v4: bool) -> Result<Option<IpAddr>, Error> {
     next_hop(&mut Netlink::open_in(&NetNs::open(&pod.netns)?)?, v4)
 }
 
-/// The gateway of the host's default route for this family.
+/// Returns the gateway of the host's default route for this family. It returns `None` without one.
 ///
 /// # Errors
 /// Fails if the kernel can't be asked.
@@ -173,6 +178,7 @@ pub fn internet(v4: bool) -> Result<Option<IpAddr>, Error> {
     next_hop(&mut Netlink::open()?, v4)
 }
 
+/// Returns the gateway of the default route with the lowest metric that has one.
 fn next_hop(net: &mut Netlink, v4: bool) -> Result<Option<IpAddr>, Error> {
     let routes = net.routes_by_protocol()?.into_iter().map(|(route, _)| route);
     let mut defaults: Vec<_> =
@@ -181,7 +187,7 @@ fn next_hop(net: &mut Netlink, v4: bool) -> Result<Option<IpAddr>, Error> {
     Ok(defaults.into_iter().find_map(|route| route.via))
 }
 
-/// Walks there and back. Returns the source address.
+/// Follows the packet and its answer. Returns the source address. The stations are in `walk` afterwards.
 fn follow(walk: &mut Walk<'_>, sender: Sender<'_>, flow: &Flow) -> Result<Option<IpAddr>, Error> {
     let mut from = flow.from;
     let walked = match sender {
@@ -190,7 +196,7 @@ fn follow(walk: &mut Walk<'_>, sender: Sender<'_>, flow: &Flow) -> Result<Option
     };
     match walked {
         Ok(()) | Err(Halt::Ended) => {}
-        // A link or a namespace can go while it is looked at.
+        // A link or a namespace can vanish while it is looked at.
         Err(Halt::Failed(err)) if err.is_missing() => {
             walk.unknown(HOST, "look", format!("it changed while it was looked at: {err}"));
         }
@@ -199,6 +205,7 @@ fn follow(walk: &mut Walk<'_>, sender: Sender<'_>, flow: &Flow) -> Result<Option
     Ok(from)
 }
 
+/// Follows a pod's packet to its receiver, and the answer back. Writes the chosen source into `from`.
 fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option<IpAddr>) -> Step<()> {
     let Some(mut departure) = walk.leave_pod(pod, flow)? else { return Ok(()) };
     let flow = departure.flow;
@@ -228,8 +235,8 @@ fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option
     walk_back(walk, receiver, &flow.answer(source))
 }
 
-/// The way of the answer. A receiver outside has its own routes, and a translated source is translated back in front of
-/// the routes of the host.
+/// Follows the answer. A receiver outside has its own routes. A translated source is translated back before the host's
+/// routes are asked.
 fn walk_back(walk: &mut Walk<'_>, receiver: Receiver, flow: &Flow) -> Step<()> {
     let exit = match receiver {
         Receiver::Host => walk.leave_host(flow)?,

@@ -1,4 +1,4 @@
-//! Whether a packet that leaves the node gets the node's address, if the pod's network asks for that.
+//! Checks whether a packet that leaves the node gets the node's address, if the pod's network has `ipMasq`.
 
 use cnimble_cni::{Owner, json};
 use cnimble_liveness::cache_entries::owner_of;
@@ -12,7 +12,8 @@ use super::station::{Station, Verdict};
 use super::walk::{HOST, Walk};
 
 impl Walk<'_> {
-    /// A network that asks for masquerading, and a pod without its rule. An answer then needs a route to the pod outside.
+    /// Reports whether the pod has the rule for masquerading, if its network has `ipMasq`. Without the rule an answer
+    /// needs a route to the pod outside.
     pub(crate) fn check_masquerading(&mut self, end: &PodEnd, flow: &Flow) {
         let (Some(entry), Some(from)) = (&end.entry, flow.from) else { return };
         if !asks_for_masquerading(entry) {
@@ -52,6 +53,7 @@ impl Walk<'_> {
     }
 }
 
+/// Returns whether a plugin of the network has `ipMasq`.
 fn asks_for_masquerading(entry: &Entry) -> bool {
     let Ok(list) = entry.network_list() else { return false };
     list.plugins

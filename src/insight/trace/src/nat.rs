@@ -1,4 +1,4 @@
-//! Rules of others in iptables' table `nat`. They decide about a packet before rules of cnimble do.
+//! Checks rules of other programs in iptables' table `nat`. They decide about a packet before rules of cnimble do.
 
 use cnimble_cni::Error;
 use cnimble_netlink::nft::HookPoint;
@@ -9,7 +9,7 @@ use super::station::{Station, Verdict, Way};
 use super::walk::{HOST, Walk};
 
 impl Walk<'_> {
-    /// The station of a rule that translates the packet, or exempts it from a translation of its destination. A rule that
+    /// Reports a rule that translates the packet, or exempts it from a translation of its destination. A rule that
     /// exempts it from masquerading belongs to that station.
     pub(crate) fn check_nat(&mut self, hook: HookPoint, flow: &Flow) {
         let hook = match hook {
@@ -29,7 +29,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A rule that may exempt a leaving packet from masquerading, and what that means in words.
+    /// Returns a rule that may exempt a leaving packet from masquerading, and the text about it. It returns `None`
+    /// without one, or if the rules can't be read.
     pub(crate) fn exemption(&mut self, flow: &Flow) -> Option<(Decision, String)> {
         let found = self.decision(Hook::Postrouting, flow).ok().flatten();
         found.filter(|(decision, _)| matches!(decision.effect, Effect::Exempts(_)))

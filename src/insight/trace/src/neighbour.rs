@@ -1,4 +1,4 @@
-//! The host's neighbour entry of a pod, compared with the address that the pod's link has.
+//! Compares the host's neighbour entry of a pod with the MAC that the pod's link has.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,8 @@ use super::pod::PodEnd;
 use super::walk::{HOST, Step, Walk};
 
 impl Walk<'_> {
-    /// A wrong permanent entry stays wrong. Others are renewed when the kernel gets no answer.
+    /// Checks the entry's MAC. A wrong one stops the packet only in a permanent entry, because the kernel renews
+    /// others.
     pub(crate) fn check_pod_mac(
         &mut self,
         link: &Link,

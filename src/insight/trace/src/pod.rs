@@ -1,4 +1,4 @@
-//! The stations in a pod. What is read there is about the pod alone: it chooses no object of the host.
+//! The stations in a pod. What is read there is used for the pod alone, and never to choose an object of the host.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -22,14 +22,14 @@ pub(crate) struct PodEnd {
     pub(crate) ns: NetNs,
     pub(crate) net: Netlink,
     pub(crate) link: Link,
-    /// The record of its attachment.
+    /// The record of its attachment. It is `None` without one.
     pub(crate) entry: Option<Entry>,
-    /// The host's end of its pair, if it is a pair.
+    /// The host's end of its pair. It is `None` for other kinds of links.
     pub(crate) host_end: Option<Link>,
 }
 
 impl PodEnd {
-    /// The interface with this number in the pod's namespace.
+    /// Returns the interface with this index in the pod's namespace.
     fn at(host: &mut Netlink, pod: &NamedPod, index: u32) -> Result<Self, Error> {
         let ns = NetNs::open(&pod.netns)?;
         let mut net = Netlink::open_in(&ns)?;
@@ -39,7 +39,7 @@ impl PodEnd {
         Ok(PodEnd { name: pod.name.clone(), netns: pod.netns.clone(), ns, net, link, entry, host_end })
     }
 
-    /// The interface with this address.
+    /// Returns the pod's interface with this address. It returns `None` if it has no such address.
     pub(crate) fn with_address(
         host: &mut Netlink,
         pod: &NamedPod,
@@ -57,12 +57,13 @@ pub(crate) struct Departure {
     /// The gateway, or the receiver itself.
     pub(crate) next_hop: IpAddr,
     pub(crate) flow: Flow,
-    /// The hardware address that the frame goes to, if the pod knows it.
+    /// The pod's neighbour entry of the next hop. It is `None` if it has none, or needs none.
     pub(crate) resolution: Option<Resolution>,
 }
 
 impl Walk<'_> {
-    /// The pod's route, source address, neighbour and link. `None` if the pod itself is the receiver.
+    /// Follows the packet through the pod: its route, source address, neighbour and link. Returns `None` if the pod
+    /// itself is the receiver.
     pub(crate) fn leave_pod(&mut self, pod: &NamedPod, flow: &Flow) -> Step<Option<Departure>> {
         let ns = NetNs::open(&pod.netns)?;
         let mut net = Netlink::open_in(&ns)?;
@@ -87,7 +88,7 @@ impl Walk<'_> {
         Ok(Some(departure))
     }
 
-    /// The station of a packet that no route of the pod takes.
+    /// Adds the station of a packet that the pod's routes refuse. Fails if the error is no refusal.
     fn no_route_in_pod(
         &mut self,
         pod: &NamedPod,
@@ -107,7 +108,8 @@ impl Walk<'_> {
         Ok(self.stops_until(&pod.name, "route", text, remedy))
     }
 
-    /// Whether the pod can resolve its next hop.
+    /// Reports whether the pod knows its next hop's MAC, and returns the entry. It returns `None` on a link without
+    /// such entries.
     fn resolve_in_pod(&mut self, departure: &mut Departure) -> Step<Option<Resolution>> {
         let (end, next_hop) = (&mut departure.end, departure.next_hop);
         if end.link.mac.is_none() || end.net.details(end.link.index)?.without_arp() {
@@ -120,7 +122,7 @@ impl Walk<'_> {
         Ok(resolution)
     }
 
-    /// The station of a neighbour.
+    /// Adds the station of a neighbour entry.
     pub(crate) fn report_resolution(
         &mut self,
         place: &str,
@@ -135,7 +137,7 @@ impl Walk<'_> {
             Some(Resolution::Asking | Resolution::Failed) => {
                 let when = if self.probed { "" } else { ", when it was asked for last" };
                 let text = format!("no host on {link} answers for {ip}{when}");
-                // The way to the neighbour can be cut further on, and only a probe tells whether this is an old failure.
+                // The way to the neighbour may be cut elsewhere. Only a probe shows whether this is an old failure.
                 let mut station = Station::new(self.way, place, "neighbour", Verdict::Unknown, text);
                 station.explains_silence = true;
                 self.stations.push(station);
@@ -145,7 +147,7 @@ impl Walk<'_> {
         self.passes(place, "neighbour", text);
     }
 
-    /// Whether the pod's interface is up.
+    /// Checks that the pod's interface is up and has a carrier.
     pub(crate) fn check_pod_link(&mut self, end: &PodEnd) -> Step<()> {
         let (verdict, text) = match link_fault(&end.link) {
             None => (Verdict::Ok, format!("{} is up, MTU {}", end.link.name, end.link.mtu)),
@@ -165,7 +167,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The pod's side when a packet arrives there.
+    /// Checks that the pod accepts a packet that arrives by this interface.
     pub(crate) fn enter_pod(&mut self, end: &mut PodEnd, flow: &Flow) -> Step<()> {
         self.check_pod_link(end)?;
         let packet = flow.packet(Some(end.link.index));
@@ -195,6 +197,7 @@ impl Walk<'_> {
         }
     }
 
+    /// Returns the text about a packet that the pod refuses.
     fn refusal_in_pod(&mut self, end: &mut PodEnd, flow: &Flow, err: &Error) -> Step<String> {
         let packet = flow.packet(Some(end.link.index));
         let cause = explain::refusal(&mut end.net, &packet, Some(&end.link.name))?;
@@ -210,7 +213,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether the kernel refused a packet, and not the question.
+/// Returns whether the error of a route look-up refuses the packet. Other errors are about the question itself.
 pub(crate) fn is_refusal(err: &Error) -> bool {
     [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::EINVAL, Errno::EACCES, Errno::EXDEV].contains(&err.errno)
 }

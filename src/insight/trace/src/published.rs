@@ -1,4 +1,4 @@
-//! The way of a packet from outside to a port of the host, which leads to a pod if a pod publishes it.
+//! Follows a packet from outside to a port of the host, which leads to a pod if a pod publishes it.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ use super::station::Way;
 use super::walk::{HOST, Step, Walk};
 use super::walk_back;
 
-/// The end of a published port in a pod.
+/// A published port with the pod to which it leads.
 struct Publication {
     entry: Entry,
     mapping: Mapping,
@@ -26,7 +26,7 @@ struct Publication {
 }
 
 impl Walk<'_> {
-    /// Follows the packet from the link of the host that the sender is behind to the receiver, and its answer back.
+    /// Follows the packet from the link of the host behind which the sender is to the receiver, and its answer back.
     pub(crate) fn walk_inwards(&mut self, flow: &Flow) -> Step<()> {
         let Some(sender) = flow.from else { return Ok(()) };
         let arrival = self.arrival(sender)?;
@@ -42,7 +42,7 @@ impl Walk<'_> {
         walk_back(self, receiver, &translated.answer(sender))
     }
 
-    /// The link that packets of a host outside are expected at: the one that the host's own route to it leaves by.
+    /// Returns the link at which packets of a host outside are expected: the one of the host's own route to it.
     fn arrival(&mut self, sender: IpAddr) -> Step<Link> {
         let packet = Packet { to: sender, from: None, input: None, transport: None };
         let remedy = format!("ip route get {sender}");
@@ -76,8 +76,8 @@ impl Walk<'_> {
         Ok(Flow { to, to_port, ..*flow })
     }
 
-    /// The pod on record that publishes the flow's port. Of two, the one that names the host's address, because its rule
-    /// comes first.
+    /// Returns the recorded pod that publishes the flow's port. If several do, the one that names the host's address
+    /// comes first, because its rule does. It returns `None` if no pod that can be found publishes it.
     fn publication(&self, flow: &Flow) -> Option<Publication> {
         let mut found: Vec<(bool, Publication)> = Vec::new();
         for entry in self.records.entries() {
@@ -101,7 +101,7 @@ impl Walk<'_> {
         found.into_iter().next().map(|(_, publication)| publication)
     }
 
-    /// Whether the rule of a published port is there. `leads` says where it leads.
+    /// Checks that the rule of a published port exists. `leads` is the text about where it leads.
     fn check_mapping(&mut self, publication: &Publication, flow: &Flow, leads: &str) -> Step<()> {
         let Publication { entry, mapping, pod } = publication;
         let owner = owner_of(entry);

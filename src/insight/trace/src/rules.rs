@@ -1,5 +1,5 @@
-//! The packet rules at the hooks of netfilter. A look finds the chains that could drop a packet. Only a chain that drops
-//! everything is named without a probe, because conditions of rules are not evaluated here.
+//! Checks the packet rules at the hooks of netfilter. A look finds the chains that could drop a packet. Without a probe
+//! only a chain that drops everything stops the packet, because conditions of rules are not evaluated here.
 
 use cnimble_netlink::nft::{Family, HookPoint, HookedChain, Table};
 use cnimble_netlink::sysctl;
@@ -12,7 +12,7 @@ use super::station::{Station, Verdict};
 use super::walk::{HOST, Step, Walk};
 
 impl Walk<'_> {
-    /// The chains of IP packets at one hook.
+    /// Reports the chains at one hook that could drop the packet.
     pub(crate) fn check_rules(&mut self, hook: HookPoint, flow: &Flow) -> Step<()> {
         let is_of_packet = |family: Family| match family {
             Family::Inet => true,
@@ -43,11 +43,11 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The rules that frames between two ports of a bridge meet.
+    /// Reports the chains that could drop frames between two ports of a bridge.
     pub(crate) fn check_bridge_rules(&mut self) -> Step<()> {
         let suspects = self.suspects(HookPoint::Forward, |family| family == Family::Bridge)?;
         self.report_suspects(HOST, "bridge rules", &suspects);
-        // The switch hands frames to the chains of IP packets, too.
+        // With this switch frames also pass the chains of IP packets.
         if sysctl::read("net/bridge/bridge-nf-call-iptables").is_ok_and(|value| value == "1") {
             let suspects = self.suspects(HookPoint::Forward, |family| family != Family::Bridge)?;
             self.report_suspects(HOST, hook_name(HookPoint::Forward), &suspects);
@@ -55,7 +55,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The chains at a hook that could drop a packet, in words.
+    /// Returns texts about the chains at a hook that could drop a packet. The result is empty if nf_tables can't be
+    /// read.
     fn suspects(&mut self, hook: HookPoint, is_of_packet: impl Fn(Family) -> bool) -> Step<Vec<String>> {
         let chains = match self.nft.hooked_chains() {
             Ok(chains) => chains,
@@ -78,7 +79,8 @@ impl Walk<'_> {
         Ok(suspects)
     }
 
-    /// A table is read once. One that can't be read could do anything.
+    /// Returns whether a base chain could drop a packet. Each table is read once. One that can't be read could do
+    /// anything.
     fn could_drop(&mut self, table: Table<'_>, base: &str) -> bool {
         let name = table.to_string();
         if !self.tables.contains_key(&name) {
@@ -99,7 +101,7 @@ impl Walk<'_> {
         self.stations.push(station);
     }
 
-    /// A chain that surely drops what the pod sends.
+    /// Returns a chain that surely drops what the pod sends.
     fn closed_chain(&mut self, flow: &Flow) -> Option<String> {
         let mut chains = forward::closed(&mut self.nft).unwrap_or_default();
         if self.sender_needs_others(flow) {
@@ -108,7 +110,8 @@ impl Walk<'_> {
         chains.into_iter().find(|chain| chain.meets(flow.to.is_ipv4())).map(|chain| chain.text)
     }
 
-    /// Whether the sender is a pod on record, of a network without a plugin that makes FORWARD accept its packets.
+    /// Returns whether the sender is a recorded pod of a network without a plugin that makes FORWARD accept its
+    /// packets.
     fn sender_needs_others(&self, flow: &Flow) -> bool {
         let Some(from) = flow.from else { return false };
         let has_address = |entry: &&cnimble_runtime::Entry| {
@@ -120,7 +123,7 @@ impl Walk<'_> {
     }
 }
 
-/// The station of a hook.
+/// Returns the name of a hook's station.
 pub(crate) fn hook_name(hook: HookPoint) -> &'static str {
     match hook {
         HookPoint::Prerouting => "prerouting",

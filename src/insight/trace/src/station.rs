@@ -1,4 +1,4 @@
-//! The stations of a packet, and the result of the whole way.
+//! The stations of a packet, and the outcome of the whole way.
 
 use std::path::PathBuf;
 
@@ -10,22 +10,24 @@ use serde::Serialize;
 pub enum Verdict {
     Ok,
     Stops,
-    /// It cannot be known, or was not looked at. The text says why.
+    /// It is unknown whether the packet passes. The text says why.
     Unknown,
 }
 
-/// The direction of the packet: to the receiver, or its answer.
+/// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
+    /// To the receiver.
     Out,
+    /// The answer, to the sender.
     Back,
 }
 
-/// A link that a probe can be captured on.
+/// A link on which a probe can be captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tap {
-    /// The namespace with the link. `None` is the host's.
+    /// The path of the link's namespace. `None` is the host's.
     pub netns: Option<PathBuf>,
     pub index: u32,
 }
@@ -41,17 +43,19 @@ pub struct Station {
     pub name: &'static str,
     pub verdict: Verdict,
     pub text: String,
-    /// A command that shows or mends what stops the packet.
+    /// A command that shows or repairs what stops the packet.
     #[serde(rename = "try")]
     pub remedy: Option<String>,
+    /// The link of the station, if it is one.
     #[serde(skip)]
     pub tap: Option<Tap>,
-    /// Whether the station explains an answer that does not come back.
+    /// Whether the station explains it if no answer comes back.
     #[serde(skip)]
     pub explains_silence: bool,
 }
 
 impl Station {
+    /// Creates a station without a remedy.
     pub fn new(way: Way, place: &str, name: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
         Station {
             way,
@@ -65,6 +69,7 @@ impl Station {
         }
     }
 
+    /// Sets what the user can try.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
@@ -84,14 +89,15 @@ impl Station {
 pub enum Outcome {
     /// The answer to the probe came back.
     Answered,
-    /// No station on the node stops the packet. Nothing was sent.
+    /// A look found no station on the node that stops the packet. Nothing was sent.
     Passes,
+    /// A station stops the packet.
     Stopped,
-    /// Some station cannot be known.
+    /// Some station is unknown, and none stops the packet.
     Unknown,
 }
 
-/// The outcome of a look at these stations, without a probe.
+/// Returns the outcome of a look, without a probe.
 pub(crate) fn outcome(stations: &[Station]) -> Outcome {
     let has = |verdict| stations.iter().any(|station| station.verdict == verdict);
     if has(Verdict::Stops) {

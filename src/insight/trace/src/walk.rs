@@ -1,5 +1,5 @@
-//! A walk along the stations, in the order in which the packet meets them. It ends at the first station that stops the
-//! packet, because nothing behind it would ever see one.
+//! Walks along the stations in the order in which the packet meets them. The walk ends at the first station that stops
+//! the packet, because the later ones never see it.
 
 use std::collections::HashMap;
 
@@ -28,31 +28,33 @@ impl From<Error> for Halt {
     }
 }
 
+/// The result of a step of a walk. An error ends the walk.
 pub(crate) type Step<T> = Result<T, Halt>;
 
 /// The name of the host among the places of stations.
 pub(crate) const HOST: &str = "host";
 
-/// The node as the walk sees it, and the stations so far.
+/// A walk in progress: the node, and the stations so far.
 pub(crate) struct Walk<'a> {
     pub(crate) host_ns: NetNs,
     pub(crate) host: Netlink,
     pub(crate) nft: Nft,
-    /// The rules of tables that were read already. `None` for one that can't be read.
+    /// The rules of the tables that have been read. The value is `None` for one that can't be read.
     pub(crate) tables: HashMap<String, Option<TableRules>>,
-    /// The rules of others for NAT that were read already.
+    /// The NAT rules of others that have been read.
     pub(crate) nat: nat::Tables,
     pub(crate) records: &'a Records<'a>,
-    /// The host's own addresses, each with the number of its link.
+    /// The host's own addresses, each with the index of its link.
     pub(crate) own: Vec<(u32, Addr)>,
-    /// A packet was sent a moment ago, so each neighbour on its way was asked for.
+    /// Whether a packet was sent a moment ago, so that the kernel has asked for each neighbour on its way.
     pub(crate) probed: bool,
+    /// The direction of the packet that is followed now.
     pub(crate) way: Way,
     pub(crate) stations: Vec<Station>,
 }
 
 impl<'a> Walk<'a> {
-    /// Begins in the network namespace of the calling thread, which is the host's.
+    /// Begins a walk. The calling thread is in the host's network namespace.
     pub(crate) fn new(records: &'a Records<'a>, probed: bool) -> Result<Self, Error> {
         let mut host = Netlink::open()?;
         let own = host.addrs_with_links()?;
@@ -70,21 +72,24 @@ impl<'a> Walk<'a> {
         })
     }
 
+    /// Adds a station that lets the packet pass.
     pub(crate) fn passes(&mut self, place: &str, name: &'static str, text: impl Into<String>) {
         self.stations.push(Station::new(self.way, place, name, Verdict::Ok, text));
     }
 
+    /// Adds a station of which it is unknown whether the packet passes.
     pub(crate) fn unknown(&mut self, place: &str, name: &'static str, text: impl Into<String>) {
         self.stations.push(Station::new(self.way, place, name, Verdict::Unknown, text));
     }
 
-    /// The packet ends at this station.
+    /// Adds a station that stops the packet. Returns the end of the walk.
     pub(crate) fn stops(&mut self, place: &str, name: &'static str, text: impl Into<String>) -> Halt {
         self.stations.push(Station::new(self.way, place, name, Verdict::Stops, text));
         Halt::Ended
     }
 
-    /// The packet ends at this station, and `remedy` is a command that shows or mends it.
+    /// Adds a station that stops the packet. `remedy` is a command that shows or repairs the cause. Returns the end of
+    /// the walk.
     pub(crate) fn stops_until(
         &mut self,
         place: &str,
@@ -96,18 +101,18 @@ impl<'a> Walk<'a> {
         Halt::Ended
     }
 
-    /// The station of everything that is not on this node.
+    /// Adds the station of everything that is not on this node.
     pub(crate) fn report_network(&mut self, link: &str, flow: &Flow) {
         let text = format!("{} is not on this node: nothing behind {link} was looked at", flow.to);
         self.unknown("beyond", "network", text);
     }
 
-    /// The link of the host with this number.
+    /// Returns the link of the host with this index.
     pub(crate) fn host_link(&mut self, index: u32) -> Step<Link> {
         Ok(self.host.link_at(index)?)
     }
 
-    /// A link of the host: whether it is up and has a carrier.
+    /// Checks that a link of the host is up and has a carrier. It also reports the tc programs on it.
     pub(crate) fn check_host_link(&mut self, link: &Link) -> Step<()> {
         let tapped = |station: Station| station.tapped(None, link.index);
         match link_fault(link) {
@@ -134,7 +139,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Why nothing goes through a link.
+/// Returns why no packet passes a link. It returns `None` if it is up and has a carrier.
 pub(crate) fn link_fault(link: &Link) -> Option<String> {
     if !link.up {
         Some(format!("{} is down", link.name))
@@ -145,8 +150,8 @@ pub(crate) fn link_fault(link: &Link) -> Option<String> {
     }
 }
 
-/// The links that are down, as the end of a sentence about a missing route. The routes of a link go when it goes down,
-/// and its addresses of IPv4 stay.
+/// Returns the text about links that are down, as the end of a sentence about a missing route. When a link goes down,
+/// the kernel removes its routes, but not its IPv4 addresses.
 pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
     let mut indexes: Vec<u32> = net.addrs_with_links()?.into_iter().map(|(index, _)| index).collect();
     indexes.sort_unstable();

@@ -1,4 +1,4 @@
-//! Entries of result caches; `judge` has the verdicts.
+//! Entries of result caches, and what they say about their attachments. `judge` decides which of them live.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,51 +11,60 @@ use serde_json::Value;
 use super::namespaces;
 use super::{Verdict, data_dirs};
 
+/// An entry of a result cache with its verdict.
 #[derive(Debug, Clone)]
 pub struct Known {
     pub entry: Entry,
     pub verdict: Verdict,
-    /// Whether its cache is one with entries that are judged.
+    /// Whether the entry's cache is judged, so that its dead entries may be removed. Entries of other caches are only
+    /// evidence.
     pub own: bool,
+    /// The directory of the cache, above `results`.
     pub cache: PathBuf,
 }
 
 impl Known {
+    /// Returns the attachment with its network, by the names in the entry.
     pub fn owner(&self) -> Owner {
         owner_of(&self.entry)
     }
 
+    /// Returns the attachment.
     pub fn attachment(&self) -> Attachment {
         self.owner().attachment
     }
 
-    /// `None` if it makes no sense.
+    /// Returns the result of ADD, or `None` if the configuration or the result can't be parsed.
     pub fn result(&self) -> Option<CniResult> {
         let version = self.entry.network_list().ok()?.version;
         CniResult::from_value(self.entry.result.as_ref()?, version, "").ok()
     }
 
+    /// Returns the addresses in the result of ADD. The list is empty if [`Known::result`] is `None`.
     pub fn addrs(&self) -> Vec<IpAddr> {
         self.result().map(|result| result.ips.iter().map(|ip| ip.address.ip()).collect()).unwrap_or_default()
     }
 
-    /// Returns the lease directories of host-local in the recorded configuration.
+    /// Returns the lease directories of host-local in the recorded configuration. The list is empty if the
+    /// configuration can't be parsed.
     pub fn data_dirs(&self) -> Vec<PathBuf> {
         self.entry.network_list().map(|list| data_dirs(&list)).unwrap_or_default()
     }
 
-    /// Returns false only if its namespace is surely not there.
+    /// Returns false if the entry names no namespace, or one that does not exist or is the caller's own. If the kernel
+    /// can't tell, this returns true.
     pub fn has_namespace(&self) -> bool {
         self.entry.namespace().is_some_and(|path| !matches!(namespaces::namespace(path), Ok(None)))
     }
 }
 
+/// Returns the owner that the plugins write into aliases and comments for this entry's attachment.
 pub fn owner_of(entry: &Entry) -> Owner {
     let attachment = Attachment { container_id: entry.container_id.clone(), ifname: entry.ifname.clone() };
     Owner { network: entry.network.clone(), attachment }
 }
 
-/// The host's interfaces in the result, as far as ADD has told of them.
+/// Returns the names of the result's interfaces that have no `sandbox`, so they are on the host.
 pub fn host_links(entry: &Entry) -> Vec<&str> {
     let interfaces = entry.result.as_ref().and_then(|result| json::get(result, "interfaces")?.as_array());
     let on_host = interfaces.into_iter().flatten().filter(|interface| {
@@ -64,8 +73,8 @@ pub fn host_links(entry: &Entry) -> Vec<&str> {
     on_host.filter_map(|interface| json::get(interface, "name")?.as_str()).collect()
 }
 
-/// Returns the ports that the runtime published for an attachment. A network without a plugin that takes them publishes
-/// none.
+/// Returns the ports that the runtime published for an attachment. The list is empty if no plugin of the network
+/// declares the capability `portMappings`, or if the recorded ports can't be parsed.
 pub fn published_ports(entry: &Entry) -> Vec<PortMapping> {
     if entry.network_list().is_ok_and(|list| !list.takes("portMappings")) {
         return Vec::new();
@@ -74,7 +83,8 @@ pub fn published_ports(entry: &Entry) -> Vec<PortMapping> {
     ports.and_then(|ports| json::from_value(ports, "portMappings").ok()).unwrap_or_default()
 }
 
-/// Returns `NAMESPACE/NAME` from the arguments that a kubelet's runtime passes.
+/// Returns `NAMESPACE/NAME` from the CNI_ARGS that a kubelet's runtime passes. Returns `None` without a name, and a
+/// name with control characters counts as none. A missing namespace is `default`.
 pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     let get = |wanted: &str| {
         let found = args.iter().find(|(key, _)| key == wanted);
@@ -85,15 +95,15 @@ pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
     Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
 }
 
-/// The entries of a cache, not yet judged.
+/// Reads the entries of a cache. Every verdict is [`Verdict::Lives`] until `judge` replaces it.
 pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<Known>, Error> {
-    // Unknown entries of others would be cleaned away.
+    // An unreadable cache is an error, because attachments without their entries would look dead.
     let entries = cache.list().map_err(|err| failed(&err))?;
     let known = |entry| Known { entry, verdict: Verdict::Lives, own, cache: cache.dir().to_owned() };
     Ok(entries.into_iter().map(known).collect())
 }
 
-/// The error for a cache that can't be read.
+/// Converts the error of a cache that can't be read.
 pub fn failed(err: &CacheError) -> Error {
     Error::new(Code::IO, err.to_string())
 }

@@ -1,5 +1,6 @@
-//! The interface that a cache entry leads to. It can be another attachment's: a process ID is used again, or a named
-//! namespace made again, after a pod that ended without a DEL. A DEL judges alike (`inside.rs` of `cnimble_plugin`).
+//! Compares a cache entry with the interface to which its namespace path leads. The interface can belong to another
+//! attachment: after a pod that ended without a DEL, a process ID is reused, or a named namespace is made again. DEL
+//! uses the same evidence (`inside.rs` of `cnimble_plugin`).
 
 use cnimble_cni::{Error, Interface, IpConfig, Owner};
 use cnimble_netlink::link::{Link, Mac};
@@ -10,7 +11,11 @@ use cnimble_runtime::Entry;
 
 use super::cache_entries::owner_of;
 
-/// Why the interface in `ns`, which the entry's path leads to, is not surely the entry's.
+/// Returns why the interface in `ns` may not be the entry's, or `None` if nothing speaks against it. The caller opens
+/// `ns` by the entry's path. `host` is a socket in the host's namespace.
+///
+/// # Errors
+/// Fails if the kernel can't be asked; then nothing is known.
 pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<String>, Error> {
     let (name, mut inside) = (&entry.ifname, Netlink::open_bounded(ns)?);
     Ok(match inside.find_link(name)? {
@@ -24,8 +29,8 @@ pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<Str
     })
 }
 
-/// Whether the namespace has lost the interface that ADD made in it. A device that a program of the pod drives itself
-/// (DPDK) is no interface of the kernel, and the result of its ADD tells no MAC.
+/// Returns whether ADD made the interface in the pod, and `ns` has none of that name any more. Returns false if the
+/// result has no MAC for it: a device that a program of the pod drives itself (DPDK) is no interface of the kernel.
 pub fn has_lost_interface(entry: &Entry, ns: &NetNs) -> Result<bool, Error> {
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
     let made = |of: &Interface| of.name == entry.ifname && !of.sandbox.is_empty() && !of.mac.is_empty();
@@ -37,7 +42,8 @@ pub fn lost(entry: &Entry) -> String {
     format!("its namespace is there, but has no {}", entry.ifname)
 }
 
-/// `link` is an interface in `ns`, which the socket `pod` is of.
+/// Returns whether `link` belongs to another attachment. `link` is in `ns`, `pod` is a socket in `ns`, and `host` is
+/// one in the host's namespace. Without evidence the answer is false.
 fn is_anothers(
     entry: &Entry,
     link: &Link,
@@ -48,7 +54,7 @@ fn is_anothers(
     let end = host.other_end(link, ns)?;
     let alias = match (&end, link.kind.as_str()) {
         (Some(end), _) => end.alias.as_str(),
-        // A pod writes aliases of its own.
+        // The pod can write the alias of its own end, so that alias proves nothing.
         (None, pair::KIND) => "",
         (None, _) => link.alias.as_str(),
     };
@@ -57,20 +63,20 @@ fn is_anothers(
         if owner.owns(alias) {
             return Ok(false);
         }
-        // A plugin that delegates gives an interface to the same container in the name of another network.
+        // A delegating plugin adds an interface for the same container under another network's name.
         if !Owner::is_of_container(alias, &entry.container_id) {
             return Ok(true);
         }
     }
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
-    // All ipvlans have their master's MAC.
+    // All ipvlans have their master's MAC, so their addresses are compared.
     if link.kind == "ipvlan" {
         let present = pod.addrs(link.index)?;
         let has = |ip: &IpConfig| present.iter().any(|addr| addr.net.ip() == ip.address.ip());
         return Ok(!result.ips.is_empty() && !result.ips.iter().any(has));
     }
     let (inside, on_host): (Vec<_>, Vec<_>) = result.interfaces.iter().partition(|of| !of.sandbox.is_empty());
-    // The pod can have changed its MAC, and not the name of the host's end.
+    // A pod can change its own MAC, but not the name of the host's end. So a known host's end is enough.
     let is_known = end.is_some_and(|end| on_host.iter().any(|of| of.name == end.name));
     let told = inside.iter().find(|of| of.name == entry.ifname).and_then(|of| Mac::parse(&of.mac));
     Ok(!is_known && told.is_some_and(|mac| link.mac != Some(mac)))

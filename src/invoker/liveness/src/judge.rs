@@ -1,4 +1,5 @@
-//! The order of looking, and the verdicts on cache entries and leases: see the crate's text.
+//! The order in which the node is read, and the verdicts on cache entries and leases. The crate's documentation
+//! explains why the order matters.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -16,9 +17,10 @@ use super::leases::{JudgedLease, JudgedLeases, Network};
 use super::node::{Life, Lives, Node};
 use super::{Evidence, Verdict, inside, namespaces, young};
 
-/// `traces` are rules that will be judged by the node.
+/// Reads the node and judges its cache entries and leases. The caller has read `traces`, packet rules, before this.
+/// Their addresses are searched for in the namespaces, so that the rules can be judged by the returned node.
 pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error> {
-    // Objects to judge come first.
+    // The objects to judge are read first.
     let mut host = Netlink::open()?;
     let candidates = host.links(&Filter::default())?;
     let cache = &evidence.cache;
@@ -28,7 +30,7 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
         entries.extend(cache_entries::read(other, evidence.judge_others)?);
     }
     let mut leases = JudgedLeases::read(evidence, &entries)?;
-    // Evidence for them comes later.
+    // The evidence for their owners is read afterwards.
     let listed = evidence.runtime.as_ref().map(|runtime| runtime.sandboxes()).transpose()?;
     let paths = entries.iter().filter_map(|known| known.entry.namespace()).map(PathBuf::from);
     let of_entries = entries.iter().flat_map(Known::addrs);
@@ -63,7 +65,8 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
     node.certain = node.lives.tags();
     let holders = holders(&leases, &node);
     node.lives.extend(holders);
-    // Entries that surely live come first: they hold their addresses against the others.
+    // Entries with an existing namespace are judged first. They claim their addresses, so that no dead entry with the
+    // same address lives by them.
     entries.sort_by_cached_key(|known| !known.has_namespace());
     for mut known in entries {
         known.verdict = entry(&known, &node, &mut host);
@@ -81,8 +84,8 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
     Ok(node)
 }
 
-/// Returns the entries of the judged caches whose namespace has their interface. It looks at nothing else: the caller
-/// judges no object by them.
+/// Returns the entries of the judged caches whose namespace has their interface. An entry that can't be checked is left
+/// out. The result is not enough to remove anything.
 pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
     let mut host = Netlink::open()?;
     let mut attached = Vec::new();
@@ -99,8 +102,9 @@ pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
     Ok(attached)
 }
 
-/// Reads the alias of the host's end of a pair with its other end in a namespace, or of an interface in a namespace
-/// without an end on the host. Either is removed with that namespace.
+/// Returns the attachment that a link's alias names, or `None` if the alias is not one of cnimble. The caller passes
+/// only links that vanish with the pod's namespace: a host's end whose peer is in a namespace, or an interface in a
+/// namespace.
 fn life_of_link(link: &Link) -> Option<Life> {
     let tag = survey::tag(&link.alias)?;
     let container = survey::container(&link.alias).map(|(id, whole)| (id.to_owned(), whole));
@@ -108,7 +112,7 @@ fn life_of_link(link: &Link) -> Option<Life> {
     Some(Life { tag: Some(tag.to_owned()), network: None, container, ifname, addrs: Vec::new() })
 }
 
-/// The attachments that hold a lease and are known to live.
+/// Returns the lives, with their leased addresses, of the attachments that are already known to live.
 fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
     let of = |(network, lease): (&Network, &JudgedLease)| match &lease.held {
         Some((ip, holder @ Holder::Attachment(attachment)))
@@ -121,7 +125,7 @@ fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
     leases.all().filter_map(of).collect()
 }
 
-/// Returns the holders of leases that live or may live.
+/// Writes the verdict into each lease. Returns the holders that live or may live.
 fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec<Life> {
     let mut lives = Vec::new();
     for (network, of) in leases.each() {
@@ -133,7 +137,8 @@ fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec
     lives
 }
 
-/// Entries with an existing namespace come first: see [`look`].
+/// Judges a cache entry by its namespace and interface, then by links, the runtime's list and its addresses. The
+/// addresses count only against entries that were judged before: see [`look`].
 fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
     let path = known.entry.namespace();
     let ns = match path.map(namespaces::namespace).transpose() {
@@ -158,6 +163,8 @@ fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
     }
 }
 
+/// Judges a lease. One that would be an orphan is a doubt if it is younger than the grace period, or if other hosts may
+/// share its file system. A lease of an earlier boot needs no grace period.
 fn lease(evidence: &Evidence, node: &Node, network: &Network, lease: &JudgedLease) -> Verdict {
     let doubt = || network.doubt.clone().or_else(|| young(&lease.path, evidence.grace));
     let Some((ip, holder)) = &lease.held else {
@@ -173,6 +180,7 @@ fn lease(evidence: &Evidence, node: &Node, network: &Network, lease: &JudgedLeas
     }
 }
 
+/// Judges a lease by its holder and by the address alone, without regard to its age.
 fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before_boot: bool) -> Verdict {
     let place = node.place_of(ip);
     let lives = match holder {
@@ -190,7 +198,8 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
     };
     match place {
         _ if lives => Verdict::Lives,
-        // The address isn't free, whichever pod has it.
+        // The attachment with this address is known, and is not the lease's holder. The address is not free, so the
+        // lease stays.
         Some(place) if node.is_held(ip) => Verdict::Doubt(format!("another pod uses {ip} {place}")),
         Some(_) => Verdict::Lives,
         None if before_boot => node.unless_blind(
@@ -207,6 +216,7 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
     }
 }
 
+/// Returns the life that a lease proves, or `None` for a lease without a readable holder.
 fn life(network: &str, holder: &Holder, ip: IpAddr) -> Option<Life> {
     match holder {
         Holder::Attachment(attachment) => {

@@ -1,4 +1,4 @@
-//! Leases; `judge` has the verdicts.
+//! Reads the leases of host-local. `judge` decides which of their holders live.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,37 +13,43 @@ use cnimble_leases::{INDEX, address, is_temporary};
 use super::cache_entries::Known;
 use super::{Evidence, Verdict};
 
+/// The lease directory of one network.
 #[derive(Debug)]
 pub struct Network {
     pub name: String,
+    /// The directory `DATA_DIR/NAME`.
     pub path: PathBuf,
-    /// Why none of its leases can be judged.
+    /// Why no lease of this network may be called an orphan: other hosts may share the file system. It is `None` on a
+    /// local one.
     pub(super) doubt: Option<String>,
 }
 
 impl Network {
-    /// Whether the doubt about its leases lasts for good, because other machines may have the file system, too.
+    /// Returns whether other hosts may share the file system of the leases. Then no lease of it is ever an orphan.
     pub fn is_shared(&self) -> bool {
         self.doubt.is_some()
     }
 }
 
-/// All leases as they were read, and once they are judged, what is thought of each.
+/// All leases of the node, by network. Every verdict is [`Verdict::Lives`] until `judge` replaces it.
 #[derive(Debug, Default)]
 pub struct JudgedLeases(Vec<(Network, Vec<JudgedLease>)>);
 
-/// A lease; without address and holder, a file that isn't finished.
+/// A file in a lease directory that is judged: a lease, or a leftover of a killed process.
 #[derive(Debug)]
 pub struct JudgedLease {
     pub path: PathBuf,
+    /// The address and its holder. It is `None` for an unfinished file, and for an index without leases.
     pub held: Option<(IpAddr, Holder)>,
+    /// The identity of the file, so that only the very file that was judged is removed.
     pub found: Identity,
+    /// Whether the lease is of an earlier boot, which no namespace has outlived.
     pub(super) before_boot: bool,
     pub verdict: Verdict,
 }
 
 impl JudgedLease {
-    /// The ID of the container, if the lease names one.
+    /// Returns the container's ID, or `None` for an unfinished, damaged or foreign file.
     pub fn container(&self) -> Option<&str> {
         match self.held.as_ref()? {
             (_, Holder::Attachment(attachment)) => Some(&attachment.container_id),
@@ -54,6 +60,11 @@ impl JudgedLease {
 }
 
 impl JudgedLeases {
+    /// Reads the leases in the directories of `evidence` and of the recorded configurations. A missing directory is
+    /// skipped, and an unreadable lease file with a warning.
+    ///
+    /// # Errors
+    /// Fails if a directory exists and can't be listed, because its leases are evidence.
     pub(super) fn read(evidence: &Evidence, entries: &[Known]) -> Result<Self, Error> {
         let mut dirs: BTreeSet<PathBuf> = evidence.data_dirs.iter().cloned().collect();
         dirs.extend(entries.iter().flat_map(Known::data_dirs));
@@ -81,14 +92,17 @@ impl JudgedLeases {
         Ok(leases)
     }
 
+    /// Returns every lease with its network.
     pub fn all(&self) -> impl Iterator<Item = (&Network, &JudgedLease)> {
         self.0.iter().flat_map(|(network, leases)| leases.iter().map(move |lease| (network, lease)))
     }
 
+    /// Returns the networks with a lease directory, also those without leases.
     pub fn stores(&self) -> impl Iterator<Item = &Network> {
         self.0.iter().map(|(network, _)| network)
     }
 
+    /// Returns every lease with its network, to write its verdict.
     pub(super) fn each(&mut self) -> impl Iterator<Item = (&Network, &mut JudgedLease)> {
         self.0.iter_mut().flat_map(|(network, leases)| {
             let network = &*network;
@@ -97,6 +111,7 @@ impl JudgedLeases {
     }
 }
 
+/// Returns the paths in a directory, sorted.
 fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = std::fs::read_dir(dir).map_err(|err| Error::io("list", dir, &err))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -104,7 +119,8 @@ fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// `None` if the file is no lease, or is gone.
+/// Reads one file of a lease directory. `is_empty` says that the directory has no lease. Returns `None` if the file is
+/// neither a lease nor a leftover, or is gone.
 fn lease(
     dir: &Directory,
     name: &str,
@@ -112,7 +128,8 @@ fn lease(
     boot: &Boot,
 ) -> Result<Option<JudgedLease>, StoreError> {
     let (path, verdict) = (dir.path().join(name), Verdict::Lives);
-    // The index goes with the last lease, unless its DEL was killed between the two.
+    // DEL removes the index after the last lease. An index without leases is a leftover of a DEL that was killed
+    // between.
     if is_temporary(name) || is_empty && name == INDEX {
         let found = dir.identity(name)?;
         return Ok(found.map(|found| JudgedLease { path, held: None, found, before_boot: false, verdict }));

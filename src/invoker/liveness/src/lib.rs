@@ -1,19 +1,21 @@
-//! Which attachments live, for `gc --gone`, `doctor` and `run`.
+//! Decides which attachments live, for `gc --gone`, `doctor` and `run`. It changes nothing.
 //!
 //! **An attachment that lives, or may live, is left alone.** Each of these is evidence that it lives:
 //!
 //! - an entry of a result cache with an existing namespace that has its interface;
 //! - the host's end of a veth pair, with its alias, and the other end in a namespace;
+//! - an interface in a namespace with such an alias, and no end on the host;
+//! - a sandbox of its container in the runtime's list, if a runtime is asked;
 //! - its address in any namespace;
 //! - a lease that was made just now.
 //!
-//! Read `judge` first: it looks, and has the verdicts on entries and leases. [`traces`] has those on packet rules.
-//! [`node`] and `namespaces` hold the evidence, and [`runtime`] is the container runtime's.
+//! Read `judge` first: it reads the node, and has the verdicts on entries and leases. [`traces`] has those on packet
+//! rules. [`node`] and `namespaces` hold the evidence, and [`runtime`] is the container runtime's.
 //!
-//! **The order of looking matters.** A concurrent ADD may be of a runtime that takes no lock of ours. Objects are
-//! listed first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases, then
-//! namespaces and links again. An ADD makes the link first, then the lease, the address and the rules. So every listed
-//! object has its evidence, at any progress of its ADD.
+//! **The order of reading matters.** A concurrent ADD may be of a runtime that does not take cnimble's lock. Objects
+//! are listed first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases,
+//! then namespaces and links again. An ADD makes the link first, then the lease, the address and the rules. So every
+//! listed object has its evidence, at any progress of its ADD.
 
 pub mod cache_entries;
 pub mod inside;
@@ -42,27 +44,33 @@ use node::Node;
 
 pub use cnimble_leases::config::data_dirs;
 
-/// Where `cnimble pod` and `cnimble run` keep results unless they are told otherwise.
+/// The result cache of `cnimble pod` and `cnimble run`, unless the user names another.
 pub const DEFAULT_PODS_CACHE_DIR: &str = "/var/lib/cnimble/cni";
 
-/// Younger things may be of an ADD that isn't finished; a kubelet gives one two minutes.
+/// The age below which an object may belong to an ADD that is still running. A kubelet gives an ADD two minutes.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(300);
 
 /// The sources of evidence that attachments live.
 #[derive(Debug, Clone)]
 pub struct Evidence {
+    /// The cache whose entries are judged.
     pub cache: Cache,
-    /// Their entries are evidence for attachments.
+    /// Other caches. Their entries are evidence, and are judged only with `judge_others`. The same directory as `cache`
+    /// is read once.
     pub others: Vec<Cache>,
+    /// Whether the entries of `others` are judged, too.
     pub judge_others: bool,
-    /// Directories of host-local (`dataDir`), besides those that entries name.
+    /// Lease directories of host-local (`dataDir`), besides those that the entries' configurations name.
     pub data_dirs: Vec<PathBuf>,
+    /// A younger object is never called an orphan: see [`DEFAULT_GRACE`].
     pub grace: Duration,
+    /// The container runtime, whose sandboxes are evidence. `None` asks no runtime.
     pub runtime: Option<Arc<dyn runtime::Runtime>>,
 }
 
 impl Evidence {
-    /// With libcni's cache, which containerd, CRI-O and podman use, and that of `cnimble pod` and `cnimble run`.
+    /// Judges `cache`, with the usual caches as evidence: libcni's, which containerd, CRI-O and podman use, and that of
+    /// `cnimble pod` and `cnimble run`. No runtime is asked.
     pub fn new(cache: Cache) -> Self {
         let usual = [DEFAULT_CACHE_DIR, DEFAULT_PODS_CACHE_DIR].map(Cache::new);
         Evidence {
@@ -75,11 +83,13 @@ impl Evidence {
         }
     }
 
+    /// Returns the caches whose entries are judged.
     pub fn judged(&self) -> Vec<&Cache> {
         let others = self.others.iter().filter(|other| self.judge_others && !self.is_own(other));
         std::iter::once(&self.cache).chain(others).collect()
     }
 
+    /// Returns whether `other` is the directory of [`Evidence::cache`], perhaps by another path.
     fn is_own(&self, other: &Cache) -> bool {
         match (self.cache.dir().canonicalize(), other.dir().canonicalize()) {
             (Ok(one), Ok(other)) => one == other,
@@ -88,49 +98,64 @@ impl Evidence {
     }
 }
 
+/// Whether an object may be removed. The texts are for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has a living owner, or is none of ours.
+    /// Its owner lives, or it is not cnimble's. It stays.
     Lives,
-    /// It has no living owner, and why.
+    /// Its owner is dead, for this reason. It may be removed.
     Orphan(String),
-    /// It seems to have none, and why it is left alone all the same.
+    /// Its owner may live, for this reason. It stays.
     Doubt(String),
 }
 
-/// One look at the node.
+/// One reading of the node, with its packet rules.
 #[derive(Debug)]
 pub struct Sight {
+    /// The packet rules with an owner.
     pub traces: Vec<Trace>,
-    /// Looked at after the rules.
+    /// The evidence, which was read after the rules.
     pub node: Node,
 }
 
 impl Node {
-    /// Looks at the network namespace of the calling thread, and at the files. The packet rules have no part in it.
+    /// Reads the network namespace of the calling thread, the caches and the leases, without packet rules. They are
+    /// then no evidence, and can't be judged by this node.
+    ///
+    /// # Errors
+    /// Fails if evidence can't be read, because an attachment without it would look dead.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         judge::look(evidence, &[])
     }
 }
 
 impl Known {
-    /// Looks for the attachments that live in the namespaces that the judged caches name. Unlike [`Node::look`] it reads
-    /// no other namespace, and no list in a pod.
+    /// Returns the entries of the judged caches whose namespace exists and has their interface. Unlike [`Node::look`]
+    /// it reads no other namespace. An entry that can't be checked is left out.
+    ///
+    /// # Errors
+    /// Fails if a judged cache can't be read.
     pub fn attached(evidence: &Evidence) -> Result<Vec<Self>, Error> {
         judge::attached(evidence)
     }
 }
 
 impl Sight {
-    /// Looks at the network namespace of the calling thread, and at the files.
+    /// Reads the packet rules, and then what [`Node::look`] reads, with the addresses of the rules.
+    ///
+    /// # Errors
+    /// Fails if the rules or the evidence can't be read.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
         let node = judge::look(evidence, &traces)?;
         Ok(Sight { traces, node })
     }
 
-    /// The valid attachments for the verb GC: all but dead ones. Fails if an attachment may live without a readable
-    /// name.
+    /// Returns the attachments of a network that live or may live: the list of valid attachments for GC.
+    ///
+    /// # Errors
+    /// Fails if an attachment may live whose name can't be read, because GC would remove it. The caller must then not
+    /// run GC.
     pub fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
         let mut valid = self.node.valid(network)?;
         for trace in &self.traces {
@@ -144,7 +169,8 @@ impl Sight {
     }
 }
 
-/// Why a file is too young, also one from the future.
+/// Returns why a file may belong to a running ADD, or `None` if it is older than `grace`. A time in the future counts
+/// as young. So does a file that can't be examined.
 pub fn young(path: &std::path::Path, grace: Duration) -> Option<String> {
     let changed = std::fs::symlink_metadata(path).and_then(|meta| meta.modified());
     let age = changed.map(|changed| SystemTime::now().duration_since(changed).unwrap_or_default());

@@ -1,5 +1,6 @@
-//! Finds the pod that a user names. Every verb that takes a pod takes these names: a namespace of `ip netns`, the path of
-//! a namespace, a container ID or its beginning, `NAMESPACE/NAME`, and an address.
+//! Finds the pod that a user names. Every verb that takes a pod takes these names: a namespace of `ip netns`, the path
+//! of a namespace, a container ID or its beginning, `NAMESPACE/NAME`, `NAME` in the namespace `default`, and an
+//! address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,22 +14,22 @@ use super::cache_entries::{failed, kubernetes_name};
 use super::inside;
 use super::runtime::Runtime;
 
-/// `ip netns` keeps its namespaces here, and under the second path on systems where `/var/run` is a link.
+/// The directories of `ip netns`. They are the same one on systems where `/var/run` is a link.
 const NETNS_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// A pod with its attachments that are on record.
+/// A pod that was found by a name, with its recorded attachments.
 #[derive(Debug, Clone)]
 pub struct NamedPod {
     /// `NAMESPACE/NAME` if it is known, or else the container ID or the namespace.
     pub name: String,
     /// The path of its network namespace.
     pub netns: PathBuf,
-    /// The entries of result caches. Empty for a namespace without any.
+    /// The pod's entries in the result caches, without loopback. The list is empty for a namespace without any.
     pub entries: Vec<Entry>,
 }
 
 impl NamedPod {
-    /// The addresses in the results of ADD.
+    /// Returns the addresses in the recorded results of ADD.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.entries.iter().flat_map(addresses).collect()
     }
@@ -37,10 +38,11 @@ impl NamedPod {
 /// Why no pod was found.
 #[derive(Debug, Clone)]
 pub enum Unnamed {
+    /// No record, namespace or sandbox has the name.
     Nothing,
     /// The names of the pods that match.
     Several(Vec<String>),
-    /// A pod matches, and its namespace isn't there or belongs to another pod.
+    /// A pod matches, but its namespace is unknown or gone, or has none of its interfaces. The text says which.
     Gone(String),
     /// The records can't be read.
     Unreadable(Error),
@@ -52,7 +54,7 @@ impl From<Error> for Unnamed {
     }
 }
 
-/// The records that name pods.
+/// The records by which pods are found.
 #[derive(Debug)]
 pub struct Records<'a> {
     entries: Vec<Entry>,
@@ -60,7 +62,8 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Reads the caches. Of two entries for one attachment the first counts.
+    /// Reads the caches, without loopback. Of two entries for one attachment the first counts. `runtime` is asked only
+    /// about names that no entry has.
     pub fn read(caches: &[Cache], runtime: Option<&'a dyn Runtime>) -> Result<Self, Error> {
         let mut entries: Vec<Entry> = Vec::new();
         for cache in caches {
@@ -74,17 +77,17 @@ impl<'a> Records<'a> {
         Ok(Records { entries, runtime })
     }
 
-    /// Records of these entries alone.
+    /// Uses these entries alone, and asks no runtime.
     pub fn new(entries: Vec<Entry>) -> Self {
         Records { entries, runtime: None }
     }
 
-    /// All entries, without those of loopback.
+    /// Returns all entries that were read.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The pod that `word` names.
+    /// Returns the pod that `word` names. An existing namespace or a sandbox of the runtime needs no record.
     pub fn find(&self, word: &str) -> Result<NamedPod, Unnamed> {
         match self.container(word)? {
             Some(id) => self.living(id),
@@ -92,13 +95,17 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The container that `word` names, also if its namespace is gone. `None` if no record has the name.
+    /// Returns the ID of the container that `word` names, also if its namespace is gone. Returns `None` if no entry
+    /// matches.
+    ///
+    /// # Errors
+    /// Fails with [`Unnamed::Several`] if several containers match equally well.
     pub fn container(&self, word: &str) -> Result<Option<&str>, Unnamed> {
         let mut pods: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
         for entry in self.entries.iter().filter(|entry| is_named(entry, word)) {
             pods.entry(&entry.container_id).or_default().push(entry);
         }
-        // A whole name wins over the beginning of another one.
+        // A complete name wins over a container ID that only begins with it.
         let is_whole =
             |id: &str, entries: &[&Entry]| id == word || entries.iter().any(|entry| !id_begins(entry, word));
         if pods.iter().any(|(id, entries)| is_whole(id, entries)) {
@@ -116,11 +123,12 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The pod with this address on record.
+    /// Returns the pod with this address on record.
     pub fn find_address(&self, ip: IpAddr) -> Result<NamedPod, Unnamed> {
         self.find(&ip.to_string())
     }
 
+    /// Returns the container's name for messages: `NAMESPACE/NAME` if it is recorded, otherwise [`short_name`].
     fn title(&self, container_id: &str) -> String {
         let entries = self.entries.iter().filter(|entry| entry.container_id == container_id);
         let name = entries.clone().find_map(|entry| kubernetes_name(&entry.args));
@@ -128,7 +136,8 @@ impl<'a> Records<'a> {
         name.unwrap_or_else(|| short_name(container_id, netns).to_owned())
     }
 
-    /// All attachments of a container, if its namespace is there and its own.
+    /// Returns the pod of a recorded container. Fails with [`Unnamed::Gone`] if its namespace is gone, or if it is
+    /// doubtful for every entry that the interface in it is the entry's.
     fn living(&self, container_id: &str) -> Result<NamedPod, Unnamed> {
         let of_it = self.entries.iter().filter(|entry| entry.container_id == container_id);
         let entries: Vec<Entry> = of_it.cloned().collect();
@@ -140,7 +149,8 @@ impl<'a> Records<'a> {
         let Some(ns) = NetNs::find(&netns).map_err(Error::from)? else {
             return Err(Unnamed::Gone(format!("the namespace {} of {name} is gone", netns.display())));
         };
-        // A pod that lost one interface can still be looked at. A pod that has another's interface is another pod.
+        // One interface that is surely the pod's is enough. If all are lost or another's, the namespace is not the
+        // pod's.
         let mut host = Netlink::open().map_err(Error::from)?;
         let mut doubts = Vec::new();
         for entry in &entries {
@@ -152,7 +162,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// A namespace without a record, or a sandbox that only the runtime knows.
+    /// Finds a namespace without a record, or a ready sandbox that only the runtime knows.
     fn find_unrecorded(&self, word: &str) -> Result<NamedPod, Unnamed> {
         let unrecorded = |name: &str, netns: &Path| NamedPod {
             name: name.to_owned(),
@@ -186,8 +196,8 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The name of a pod that no Kubernetes pod's name is known of. It is the container ID, unless that is only a hash of the
-/// namespace's path, as cnitool and `cnimble add` make it. Then it is what `ip netns` calls the namespace, or its path.
+/// Returns the name for messages of a pod without a Kubernetes name. That is the container ID, unless cnitool or
+/// `cnimble add` made the ID as a hash of the namespace's path. Then it is the name in `ip netns`, or the path.
 pub fn short_name<'a>(container_id: &'a str, netns: Option<&'a str>) -> &'a str {
     match netns {
         Some(path) if container_id.starts_with("cnitool-") => named_namespace(path).unwrap_or(path),
@@ -195,11 +205,12 @@ pub fn short_name<'a>(container_id: &'a str, netns: Option<&'a str>) -> &'a str 
     }
 }
 
-/// Returns the name of `ip netns` for the namespace with this path.
+/// Returns the name in `ip netns` of the namespace with this path, or `None` if it is elsewhere.
 fn named_namespace(path: &str) -> Option<&str> {
     NETNS_DIRS.iter().find_map(|dir| path.strip_prefix(dir)?.strip_prefix('/'))
 }
 
+/// Returns whether `word` names the entry's pod, in any of the forms of this module's text.
 fn is_named(entry: &Entry, word: &str) -> bool {
     let pod = kubernetes_name(&entry.args);
     let is_pod = pod.is_some_and(|pod| pod == word || pod.strip_prefix("default/") == Some(word));
@@ -219,7 +230,8 @@ fn is_namespace(path: &str, word: &str) -> bool {
     named_namespace(path) == Some(word)
 }
 
-/// The path of a namespace that is named by its path, or as `ip netns` does.
+/// Returns the path that `word` has as an absolute path or as a name in `ip netns`. It returns `None` if it can be
+/// neither. The path may not exist.
 fn namespace_path(word: &str) -> Option<PathBuf> {
     if word.starts_with('/') {
         return Some(PathBuf::from(word));

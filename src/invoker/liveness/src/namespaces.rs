@@ -1,6 +1,6 @@
-//! All network namespaces that can be found, the addresses in them, and the links that name an owner. A namespace lives
-//! while a process or a thread is in it, or a mount or a file descriptor holds it. /proc shows them all. An address in
-//! any namespace is evidence for its lease.
+//! Searches all network namespaces for addresses, and for links that name an owner. A namespace lives while a process
+//! or a thread is in it, or a mount or a file descriptor holds it. /proc shows all of these. An address in any
+//! namespace is evidence for its lease.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -14,36 +14,41 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::{Error, NetNs, Netlink, netns};
 use cnimble_rules::survey;
 
+/// What the namespaces have.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Each with the path of a namespace that has it.
+    /// The addresses that were searched for and found, each with the path of one namespace that has it.
     pub(super) addrs: BTreeMap<IpAddr, Arc<str>>,
-    /// Interfaces of pods that have no end on the host.
+    /// Interfaces in namespaces whose alias names an owner, and that have no end on the host.
     pub(super) owned: Vec<Link>,
-    /// Namespaces that could not be looked into, with the reason.
+    /// The reasons why existing namespaces could not be read. While there is one, a missing address proves nothing.
     pub(super) blind: Vec<String>,
 }
 
-/// How often changing mounts of a process are read.
+/// How often the mounts of a process are read at most, while they change.
 const LOOKS: usize = 8;
 
+/// A search in progress.
 #[derive(Default)]
 struct Walk {
-    /// The addresses that matter. A pod can give itself millions of others.
+    /// The addresses to search for. A pod can give itself millions of others, which are not kept.
     wanted: HashSet<IpAddr>,
     seen: Seen,
+    /// The namespaces that were read, as `net:[INODE]`, the text of their links in /proc.
     done: BTreeSet<PathBuf>,
+    /// The namespaces that could not be read, with the reasons.
     failed: BTreeMap<PathBuf, String>,
 }
 
-/// Looks into all namespaces but this one for the addresses `wanted`.
+/// Reads all namespaces but the calling thread's: those at `paths`, and all that /proc shows. Returns the `wanted`
+/// addresses, the links with owners, and what could not be read.
 pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpAddr>) -> Seen {
     let mut walk = Walk { wanted, ..Walk::default() };
     if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
         walk.done.insert(own);
     }
     for path in paths {
-        // A mount's target can't be read like a link.
+        // The path is a mount, whose target readlink(2) can't return. So the path itself is the key.
         walk.visit(path.clone(), &path, || !matches!(NetNs::find(&path), Ok(None)));
     }
     let mut mounts: BTreeSet<PathBuf> = BTreeSet::new();
@@ -54,7 +59,7 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpA
         for descriptor in entries(&process.join("fd")) {
             walk.link(&descriptor);
         }
-        // One look at each mount namespace.
+        // Processes in one mount namespace have the same mounts, so one of them is read.
         if fs::read_link(process.join("ns/mnt")).is_ok_and(|id| mounts.insert(id)) {
             walk.mounts(&process);
         }
@@ -64,7 +69,8 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpA
 }
 
 impl Walk {
-    /// An unreadable namespace counts only if the path still leads there afterwards (`is_there`).
+    /// Reads the namespace at `path`, whose key is `id`, once. A failure counts only if `is_there` says afterwards that
+    /// the path still leads to it.
     fn visit(&mut self, id: PathBuf, path: &Path, is_there: impl FnOnce() -> bool) {
         if self.done.contains(&id) {
             return;
@@ -74,7 +80,7 @@ impl Walk {
                 self.failed.remove(&id);
                 self.done.extend([id, opened]);
             }
-            // Its process or its mount has just gone; another one may lead there.
+            // The process or the mount has just gone. The namespace may have another path, which is visited, too.
             Err(err) if matches!(err.errno, Errno::ENOENT | Errno::ESRCH) => {}
             Err(_) if !is_there() => {}
             Err(err) => {
@@ -83,7 +89,7 @@ impl Walk {
         }
     }
 
-    /// Looks into the namespace at `path`, unless it is done. Returns the text of its links in /proc.
+    /// Reads the namespace at `path`, unless it has been read. Returns its key, `net:[INODE]`.
     fn enter(&mut self, path: &Path) -> Result<PathBuf, Error> {
         let ns = NetNs::open(path)?;
         let (_, inode) = ns.identity()?;
@@ -109,12 +115,14 @@ impl Walk {
         }
     }
 
-    /// A namespace that is gone from its path may be at another: then the list is read again.
+    /// Visits the namespaces that are mounted for a process. One that is gone from its path may have moved to another,
+    /// so the list is read again.
     fn mounts(&mut self, process: &Path) {
         for look in 1..=LOOKS {
             let mut todo = mounted(process);
             for (id, path) in &todo {
-                // It may move on and back meanwhile: only what was missed in every look counts, wherever it is.
+                // A mount may move while it is visited. A failure counts only after the last look, if the mount exists
+                // anywhere.
                 let is_it = |(there, _): &(PathBuf, PathBuf)| there == id;
                 self.visit(id.clone(), path, || look == LOOKS && mounted(process).iter().any(is_it));
             }
@@ -126,6 +134,7 @@ impl Walk {
     }
 }
 
+/// Returns the paths in `dir` whose names are numbers: processes and threads in /proc.
 fn numbered(dir: &Path) -> Vec<PathBuf> {
     let mut found = entries(dir);
     found.retain(|path| {
@@ -134,35 +143,38 @@ fn numbered(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Returns the paths in `dir`. An unreadable directory, such as that of a process that has ended, is empty.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// The mounts in mountinfo (proc(5)).
+/// Returns the keys and paths of the network namespaces in a process's mountinfo (proc(5)). The paths lead through the
+/// process's root.
 fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
     let text = fs::read(process.join("mountinfo")).unwrap_or_default();
     netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))
 }
 
-/// Returns the addresses that are wanted and may be a pod's, and links with an alias that names an owner. It reads the
-/// lists to their ends: a long list must not hide an address that is in use.
+/// Returns the `wanted` addresses that may be a pod's, and the links whose alias names an owner. It reads the lists to
+/// their ends: a long list must not hide an address that is in use.
 fn inside(ns: &NetNs, wanted: &HashSet<IpAddr>) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let mut inside = Netlink::open_in(ns)?;
     let addrs = inside.addrs_where(|ip| is_somebodys(ip) && wanted.contains(&ip))?;
-    // A pair's end, bandwidth's device and a shim belong to another node here, and its networks may have the names of
-    // ours.
+    // The host's end of a pair, the ifb of bandwidth and similar devices of a host belong to a node that runs in a
+    // container here. Its networks may have the same names as those here.
     let owned = inside
         .find_links(|link| !cnimble_rules::objects::is_on_host(link) && survey::tag(&link.alias).is_some())?;
     Ok((addrs.into_iter().map(|addr| addr.net.ip()).collect(), owned))
 }
 
-/// False for loopback and link-local addresses.
+/// Returns whether an address can be evidence for a pod. Loopback, unspecified and IPv6 link-local addresses are in
+/// every namespace.
 pub(super) fn is_somebodys(ip: IpAddr) -> bool {
     let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     !(ip.is_loopback() || ip.is_unspecified() || link_local)
 }
 
-/// `None` for our own.
+/// Opens the namespace at `path`. Returns `None` if it does not exist, or is the calling thread's own.
 pub(super) fn namespace(path: &str) -> Result<Option<NetNs>, Error> {
     NetNs::current()?.find_another(Path::new(path))
 }

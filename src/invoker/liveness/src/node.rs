@@ -1,4 +1,4 @@
-//! The evidence that attachments are judged by, apart from packet rules, and the attachments that live.
+//! The evidence by which attachments are judged, apart from packet rules, and the attachments that live or may live.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -19,16 +19,19 @@ use super::runtime::Sandbox;
 /// An attachment that lives, or may live.
 #[derive(Debug, Clone)]
 pub struct Life {
-    /// [`Owner::tag`]; unknown for a lease that names no interface.
+    /// The [`Owner::tag`]. It is `None` for a lease that names no interface.
     pub tag: Option<String>,
+    /// The network, or `None` if only a tag is known.
     pub network: Option<String>,
-    /// The container's ID, and whether it is complete.
+    /// The container's ID, and whether it is complete. An alias can have cut it.
     pub container: Option<(String, bool)>,
     pub ifname: Option<String>,
+    /// The addresses that it is known to have.
     pub addrs: Vec<IpAddr>,
 }
 
 impl Life {
+    /// Returns the life of an attachment whose name is completely known.
     pub fn of(owner: &Owner, addrs: Vec<IpAddr>) -> Self {
         Life {
             tag: Some(owner.tag()),
@@ -40,14 +43,14 @@ impl Life {
     }
 }
 
-/// The attachments that live, with their keys for look-ups.
+/// The attachments that live or may live, with indices for look-ups.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     all: Vec<Life>,
     tags: HashSet<String>,
     addrs: HashSet<IpAddr>,
     containers: HashSet<String>,
-    /// IDs that a name truncates.
+    /// The beginnings of IDs that an alias has cut.
     parts: Vec<String>,
 }
 
@@ -70,34 +73,47 @@ impl Lives {
     }
 }
 
+/// The evidence of one reading of the node, with the verdicts on its cache entries and leases.
 #[derive(Debug)]
 pub struct Node {
-    /// The host's links as they were listed first: those that are judged.
+    /// The host's links as they were listed first. These are the links to judge.
     pub candidates: Vec<Link>,
     /// The host's links as they were listed last, as evidence.
     pub links: Vec<Link>,
+    /// The addresses of the host itself, without loopback and IPv6 link-local ones.
     pub(super) own: HashSet<IpAddr>,
+    /// The addresses in other namespaces, each with the path of one that has it.
     pub(super) seen: BTreeMap<IpAddr, Arc<str>>,
+    /// Why some namespaces could not be read. While there is a reason, no missing address makes an orphan.
     pub blind: Vec<String>,
+    /// The cache entries with their verdicts.
     pub entries: Vec<Known>,
+    /// Whether any of the caches exists.
     pub(super) has_cache: bool,
+    /// The leases with their verdicts.
     pub leases: JudgedLeases,
+    /// The sandboxes of the container runtime by ID. It is `None` if no runtime was asked.
     pub sandboxes: Option<BTreeMap<String, Sandbox>>,
     pub(super) lives: Lives,
-    /// The tags of attachments that live for certain, by a link that leads to a pod or by a good entry.
+    /// The tags of attachments that live for certain: a link leads to their pod, or their entry's interface is there.
     pub(super) certain: HashSet<String>,
 }
 
 impl Node {
+    /// Returns how many attachments live or may live, without those whose tag is unknown.
     pub fn attachments(&self) -> usize {
         self.lives.tags.len()
     }
 
+    /// Counts as [`Node::attachments`] does, in one network.
     pub fn attachments_in(&self, network: &str) -> usize {
         self.lives.tags.iter().filter(|tag| Owner::in_network(tag, network)).count()
     }
 
-    /// Fails for an attachment without a readable name.
+    /// Returns the attachments of a network that live or may live.
+    ///
+    /// # Errors
+    /// Fails if the name of one was cut in its alias, and no other source has it.
     pub(super) fn valid(&self, network: &str) -> Result<Vec<Attachment>, String> {
         let mut found: HashMap<&str, Option<Attachment>> = HashMap::new();
         let mut valid = Vec::new();
@@ -112,7 +128,7 @@ impl Node {
                     *known = known.take().or(named);
                 }
                 Some(_) => {}
-                // A lease in the old form, which is valid if its container is.
+                // A lease in the old form names no interface. `eth0` is what runtimes ask for.
                 None if life.network.as_deref() == Some(network) => {
                     let ifname = "eth0".to_owned();
                     valid.extend(whole.map(|container_id| Attachment { container_id, ifname }));
@@ -126,22 +142,22 @@ impl Node {
         Ok(valid)
     }
 
-    /// Returns true if and only if an attachment with this [`Owner::tag`] lives.
+    /// Returns true if and only if an attachment with this [`Owner::tag`] lives or may live.
     pub fn has_tag(&self, tag: &str) -> bool {
         self.lives.tags.contains(tag)
     }
 
-    /// Whether a link or a good entry shows that the attachment with this tag lives. Others may live.
+    /// Returns whether a link or a good entry shows that the attachment with this tag lives. False proves nothing.
     pub(super) fn lives_surely(&self, tag: &str) -> bool {
         self.certain.contains(tag)
     }
 
-    /// Returns true if and only if this attachment lives.
+    /// Returns true if and only if this attachment lives or may live.
     pub fn has_attachment(&self, network: &str, attachment: &Attachment) -> bool {
         self.has_tag(&tag_in(network, attachment))
     }
 
-    /// Networks and containers, as far as both are known.
+    /// Returns network and container ID of each attachment that lives or may live, as far as both are completely known.
     pub fn containers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.lives.all.iter().filter_map(|life| match (&life.network, &life.container) {
             (Some(network), Some((id, true))) => Some((network.as_str(), id.as_str())),
@@ -149,13 +165,14 @@ impl Node {
         })
     }
 
-    /// Looks at all networks.
+    /// Returns whether an attachment of this container lives or may live, in any network.
     pub fn has_container(&self, id: &str) -> bool {
         self.lives.containers.contains(id)
             || self.lives.parts.iter().any(|part| id.starts_with(part.as_str()))
     }
 
-    /// `id` may be the beginning of an ID, unless `whole`.
+    /// Returns whether the container runtime lists this sandbox. `id` may be the beginning of an ID, unless `whole`. It
+    /// returns false if no runtime was asked.
     pub fn is_listed(&self, id: &str, whole: bool) -> bool {
         let Some(sandboxes) = &self.sandboxes else { return false };
         if whole {
@@ -165,23 +182,27 @@ impl Node {
         }
     }
 
-    /// Returns whether the container in a comment or an alias is listed.
+    /// Returns whether the runtime lists the container that a comment or an alias names. It returns false if it names
+    /// none.
     pub fn is_listed_in(&self, comment: &str) -> bool {
         survey::container(comment).is_some_and(|(id, whole)| self.is_listed(id, whole))
     }
 
-    /// Returns whether an attachment that lives is known to have this address.
+    /// Returns whether an attachment that lives, or may live, is known to have this address.
     pub fn is_held(&self, ip: IpAddr) -> bool {
         self.lives.addrs.contains(&ip)
     }
 
-    /// An address of the result, and rules for it, may be another pod's by now.
+    /// Returns whether an address of the entry's result is in use, perhaps by another pod. Then rules for the address
+    /// must not be removed on behalf of this entry.
     pub fn is_anothers(&self, entry: &Entry) -> bool {
         let cache = PathBuf::new();
         let known = Known { entry: entry.clone(), verdict: Verdict::Lives, own: true, cache };
         known.addrs().into_iter().any(|ip| self.is_held(ip) || self.place_of(ip).is_some())
     }
 
+    /// Returns where the address is in use, as the end of a sentence: on the host, or in a namespace. It returns `None`
+    /// if it was not found.
     pub fn place_of(&self, ip: IpAddr) -> Option<String> {
         if self.own.contains(&ip) {
             return Some("on this host".to_owned());
@@ -189,7 +210,8 @@ impl Node {
         self.seen.get(&ip).map(|path| format!("in the namespace {path}"))
     }
 
-    /// The verdict on an object without a living owner: its addresses may be in use, by an unknown pod.
+    /// Returns the verdict on an object without a living owner, for the reason `why`. It is a doubt if one of its
+    /// addresses is in use by an unknown owner.
     pub fn by_addresses(&self, addrs: &[IpAddr], why: String) -> Verdict {
         for ip in addrs.iter().filter(|ip| !self.is_held(**ip)) {
             if let Some(place) = self.place_of(*ip) {
@@ -199,7 +221,8 @@ impl Node {
         self.unless_blind(why)
     }
 
-    /// Judges an object with a container's ID. Only the cache and leases know of containers.
+    /// Does the same for an object that names only its container. If it has no addresses and there is no cache, nothing
+    /// can tell whether the container lives, and this is a doubt.
     pub fn by_container(&self, addrs: &[IpAddr], why: String) -> Verdict {
         if addrs.is_empty() && !self.has_cache {
             return Verdict::Doubt(
@@ -209,7 +232,7 @@ impl Node {
         self.by_addresses(addrs, why)
     }
 
-    /// An orphan, unless there is a namespace that can't be looked into.
+    /// Returns an orphan, or a doubt if a namespace could not be read.
     pub fn unless_blind(&self, why: String) -> Verdict {
         match self.blind.first() {
             None => Verdict::Orphan(why),
@@ -217,12 +240,16 @@ impl Node {
         }
     }
 
+    /// Returns whether `link` is an end of a veth pair whose other end is on the host, too, so that it leads to no pod.
     pub fn both_ends_here(&self, link: &Link) -> bool {
         let is_other = |other: &Link| Some(other.index) == link.peer && other.peer == Some(link.index);
         link.kind == pair::KIND && link.far.is_none() && self.candidates.iter().any(is_other)
     }
 }
 
+/// Returns the attachment that a comment names, or `None` if the tag is of another network.
+///
+/// # Errors
 /// Fails if the comment is of this network, and its name was cut.
 pub(super) fn named(comment: &str, tag: &str, network: &str) -> Result<Option<Attachment>, String> {
     if !Owner::in_network(tag, network) {

@@ -9,13 +9,14 @@ use cnimble_cni::Error;
 
 /// A container runtime that can be asked.
 pub trait Runtime: Debug + Send + Sync {
-    /// Lists sandboxes in any state.
+    /// Lists the sandboxes in any state.
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error>;
 
-    /// `None` if it is gone.
+    /// Asks for one sandbox by its complete ID. Returns `None` if it is gone.
     fn sandbox(&self, id: &str) -> Result<Option<Detail>, Error>;
 }
 
+/// A sandbox in the runtime's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     pub id: String,
@@ -24,11 +25,13 @@ pub struct Sandbox {
     pub ready: bool,
 }
 
+/// What a runtime reports about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
+    /// Whether the runtime calls it ready. A stopped sandbox is not.
     pub ready: bool,
     pub ips: Vec<IpAddr>,
-    /// The path of the namespace, if the runtime tells it.
+    /// The path of its network namespace, or `None` if the runtime does not report it.
     pub netns: Option<PathBuf>,
     pub host_network: bool,
 }

@@ -1,4 +1,4 @@
-//! Verdicts about packet rules.
+//! Verdicts on packet rules.
 
 use std::net::IpAddr;
 use std::thread::sleep;
@@ -16,7 +16,7 @@ use cnimble_rules::survey::{self, Contested, Named, Trace};
 use super::node::Node;
 use super::{Sight, Verdict};
 
-/// The time for an answer after each request. A neighbour answers within milliseconds.
+/// How long to wait for an answer after each ARP request. A neighbour answers within milliseconds.
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
 
 /// The time in which the kernel sends its three neighbor solicitations (RFC 4861: one a second), and gives up.
@@ -26,8 +26,8 @@ const SOLICITATIONS: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Sight {
-    /// The verdict on a packet rule. A port mapping of an attachment that only may live is an orphan if it takes the
-    /// packets of a living pod: see [`takes_packets_of_another`].
+    /// Returns the verdict on a packet rule. A port mapping of an attachment that lives without certainty is an orphan
+    /// if it takes the packets of a living pod: see [`takes_packets_of_another`].
     pub fn judge(&self, trace: &Trace) -> Verdict {
         match judge(&self.node, trace) {
             Verdict::Lives => takes_packets_of_another(&self.node, trace)
@@ -38,8 +38,9 @@ impl Sight {
     }
 }
 
-/// A Go plugin's DEL of a pod of ours can fail half-way, and leaves our port mapping. The next pod with the port, made
-/// by the Go plugin, hears nothing. The mapping may go if all of this holds:
+/// Returns another verdict on a port mapping that takes the packets of another pod, or `None` if it doesn't. A Go
+/// plugin's DEL of a pod of ours can fail half-way and leave our port mapping. The next pod with the port, made by the
+/// Go plugin, then receives nothing. The mapping may be removed if all of this holds:
 ///
 /// - neither a link nor a good entry shows that its pod lives, and the runtime doesn't list the pod;
 /// - the other pod lives, and an interface has its address;
@@ -74,10 +75,11 @@ fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict
     })
 }
 
-/// Whether a neighbour of this host has the address. `None` if that can't be asked.
+/// Asks by ARP whether a neighbour of this host has the address. Returns `Some(false)` if no route or no link with a
+/// carrier leads there. Returns `None` if it can't be asked: for IPv6, or on a link without a MAC.
 fn answers(address: IpAddr) -> Result<Option<bool>, Error> {
     let mut host = Netlink::open()?;
-    // Without a route, or on a link without a carrier, nothing is heard.
+    // Without a route, or on a link without a carrier, no neighbour can answer.
     let Some(index) = host.link_towards(address)? else { return Ok(Some(false)) };
     let link = host.link_at(index)?;
     if !link.carrier {
@@ -118,10 +120,11 @@ fn answers_solicitations(host: &mut Netlink, link: &Link, address: IpAddr) -> Re
     Ok(Some(false))
 }
 
+/// Judges a packet rule by its comment, container, link or address, whichever it names.
 pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     match &trace.named {
         Named::Comment(comment) => match survey::tag(comment) {
-            // Another program's element in our table.
+            // An element without a tag in our table is another program's.
             None => Verdict::Lives,
             Some(tag) if node.has_tag(tag) || node.is_listed_in(comment) => Verdict::Lives,
             Some(_) => node.by_addresses(&trace.addrs, "its pod is gone".to_owned()),
@@ -129,7 +132,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
         Named::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => Verdict::Lives,
         Named::Container { .. } => node.by_container(&trace.addrs, "no result cache and no lease that was read has its container".to_owned()),
         Named::Link(name) => by_link(node, trace, name),
-        // The rules are for the address, of any pod.
+        // The rules name no owner, and serve any pod with the address.
         Named::Nothing => {
             let in_use = |ip: &std::net::IpAddr| node.is_held(*ip) || node.place_of(*ip).is_some();
             if trace.addrs.iter().any(in_use) {
@@ -141,6 +144,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     }
 }
 
+/// Judges a rule that names a link. The link of that name must exist and must not carry another owner's alias.
 fn by_link(node: &Node, trace: &Trace, name: &str) -> Verdict {
     let Some(link) = node.links.iter().find(|link| link.name == name) else {
         if trace.comment().is_some_and(|comment| node.is_listed_in(comment)) {

@@ -1,4 +1,4 @@
-//! ADDs that lose their caller: they go on in a task of their own, which undoes them.
+//! ADDs whose future is dropped. They go on in a task of their own, which undoes them.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +16,14 @@ use super::{Added, Attach, Error};
 pub(super) struct Caller(watch::Receiver<()>);
 
 impl Caller {
+    /// Returns true once the future of the ADD has been dropped.
     pub(super) fn has_gone(&self) -> bool {
         self.0.has_changed().is_err()
     }
 
-    /// Returns when the caller has gone.
+    /// Waits until the future of the ADD is dropped.
     pub(super) async fn gone(&self) {
-        // No value is ever sent.
+        // No value is ever sent, so an error is the only end: the sender is gone.
         while self.0.clone().changed().await.is_ok() {}
     }
 }
@@ -31,7 +32,7 @@ impl Caller {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Abandoned(Arc<Mutex<Vec<Undo>>>);
 
-/// One of them. The channel closes at its end.
+/// A dropped ADD that is being undone. The channel closes when the undo has ended.
 #[derive(Debug)]
 struct Undo {
     network: String,
@@ -40,7 +41,7 @@ struct Undo {
 }
 
 impl Abandoned {
-    /// Waits until no ADD of this attachment is being undone.
+    /// Waits until no dropped ADD of this attachment is being undone. Returns at once if there is none.
     pub(super) async fn wait(&self, network: &str, attach: &Attach) {
         let running = || {
             let mut undos = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +54,8 @@ impl Abandoned {
         }
     }
 
-    /// Runs `work`, an ADD. If this future is dropped, `work` is told so and goes on as a task.
+    /// Runs `work`, an ADD, and returns its outcome. If this future is dropped, `work` learns it from its [`Caller`]
+    /// and goes on as a task of the tokio runtime. Outside a runtime it is dropped, too.
     pub(super) async fn run<W>(
         &self,
         network: &str,
@@ -77,7 +79,7 @@ impl Abandoned {
 
 type Work = Pin<Box<dyn Future<Output = Result<Added, Error>> + Send>>;
 
-/// An ADD whose caller waits.
+/// The future of an ADD whose caller waits.
 struct Attempt {
     work: Option<Work>,
     waits: Option<watch::Sender<()>>,
@@ -90,7 +92,7 @@ impl Future for Attempt {
     type Output = Result<Added, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Taken out, so that nothing goes on after a panic.
+        // The work is taken out while it is polled. After a panic in it, `drop` finds nothing to go on with.
         let Some(mut work) = self.work.take() else { return Poll::Pending };
         let outcome = work.as_mut().poll(context);
         if outcome.is_pending() {
@@ -108,7 +110,7 @@ impl Drop for Attempt {
         let what = format!("the dropped ADD of {} of {} to {network}", attach.ifname, attach.container_id);
         let (running, end) = watch::channel(());
         self.undos.0.lock().unwrap_or_else(PoisonError::into_inner).push(Undo { network, attach, end });
-        // After the end of the runtime this drops the task, which kills the plugin.
+        // At the end of the tokio runtime the task is dropped, which kills the plugin.
         runtime.spawn(async move {
             match timeout(LIMIT, work).await {
                 Ok(Err(Error::Plugins(of))) if of.others.is_empty() && of.note.is_none() => {

@@ -1,4 +1,4 @@
-//! Verbs from the cache alone, for callers that don't know the network any more.
+//! Verbs for attachments whose configuration is known from the cache alone.
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{NetworkList, Verb};
@@ -7,12 +7,11 @@ use super::error::{PluginError, outcome};
 use super::{Attach, ConfError, Entry, Error, Invoker, Key};
 
 impl Invoker {
-    /// Takes an attachment back with what the cache knows of its ADD: configuration, arguments, capability arguments
-    /// and namespace. Returns whether there was a good entry. Works without the network's file; [`Invoker::del`] goes
-    /// by the configuration that it is given.
+    /// Runs DEL with what the cache knows of the ADD: configuration, arguments, capability arguments and namespace. It
+    /// needs no file of the network. Returns false if the cache has no good entry, and then does nothing.
     ///
     /// # Errors
-    /// As [`Invoker::del`]; the entry can't be read, or has no configuration (libcni before 0.8 kept none).
+    /// Fails as [`Invoker::del`] does, if the entry can't be read, and if it has no configuration (libcni before 0.8).
     pub async fn del_recorded(&self, key: Key<'_>) -> Result<bool, Error> {
         let found = self.cache.get(key)?;
         let Some(entry) = found.entry() else {
@@ -23,8 +22,8 @@ impl Invoker {
         Ok(true)
     }
 
-    /// [`Invoker::del_recorded`] of an entry that has been read, without the cached result if that would lead plugins
-    /// to objects of others.
+    /// Runs DEL of an entry that has been read. With `with_result` it does what [`Invoker::del_recorded`] does. Without
+    /// it the plugins get no result, which could lead them to objects of others.
     ///
     /// # Errors
     /// Fails as [`Invoker::del_recorded`] does.
@@ -40,13 +39,14 @@ impl Invoker {
         Ok(self.cache.remove(entry.key())?)
     }
 
+    /// Returns the network as the entry recorded it.
     fn network_of(&self, entry: &Entry) -> Result<NetworkList, ConfError> {
         let invalid = |reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason };
         entry.network_list().map_err(invalid)
     }
 
-    /// One verb of one plugin of an entry's network, with the entry's result as `prevResult`. Takes no lock: see
-    /// [`Invoker::alone`].
+    /// Runs one verb of one plugin of an entry's network, with the entry's result as `prevResult`. It takes no lock, so
+    /// the caller holds that of [`Invoker::alone`]. It does not change the cache.
     ///
     /// # Errors
     /// Fails if the plugin fails.

@@ -1,4 +1,5 @@
-//! ADD, CHECK and DEL of a whole network: each plugin gets the result of the one before.
+//! ADD, CHECK and DEL of a whole chain. In ADD each plugin gets the result of the one before. In CHECK and DEL all get
+//! the result of the ADD.
 
 use std::path::PathBuf;
 
@@ -14,17 +15,17 @@ use super::recorded::{Recorded, UnusableRecord};
 use super::{Attach, CacheError, Entry, Invoker, Lookup, check_names, find_plugin};
 
 impl Invoker {
-    /// Attaches a container. Returns the last plugin's result, and puts it into the cache.
+    /// Attaches a container. Returns the last plugin's result, after it was written to the cache.
     ///
-    /// If a plugin fails, those that were run get a DEL, last one first, and the error lists the cause before failures
-    /// of that. The failed one gets a DEL, too, unless it could not be started, or reports a conflict. If the cache has
-    /// this attachment already, no DEL runs, because it would remove a working container's network. The error says so.
+    /// If a plugin fails, those that were run get a DEL, last one first. The error lists the cause first, and then
+    /// failures of these DELs. The failed plugin gets a DEL, too, unless it could not be started or reports a conflict.
+    /// If the cache has this attachment already, no DEL runs, because it would remove a working container's network.
+    /// The error says so.
     ///
     /// **Cancellation.** If the future is dropped, a task of the tokio runtime undoes the ADD. The running plugin is
     /// stopped as at a time limit: it gets SIGTERM, and SIGKILL two seconds later. DEL follows as after a failure, and
-    /// the cache gets no entry. The task holds the locks, for two minutes at most while the runtime runs.
-    /// It logs what it could not undo.
-    /// Operations of this invoker and its clones on the same attachment wait for it.
+    /// the cache gets no entry. The task holds the locks, for two minutes at most while the runtime runs. It logs what
+    /// it could not undo. Other operations of this invoker and its clones on the same attachment wait for it.
     ///
     /// The end of the tokio runtime ends the task, and kills the running plugin. Before that call [`Invoker::del`], which
     /// waits for the undo and reports what is left.
@@ -39,7 +40,7 @@ impl Invoker {
             Some(failure(network, &plugin.plugin_type, Verb::Add, cause))
         });
         outcome(missing.collect())?;
-        // Until the result is recorded: before that, nothing but locks tells of this.
+        // The lock is held until the result is recorded. Until then only the lock shows others this ADD.
         let together = self.together(&network.name, attach).await?;
         let (this, owned, of) = (self.clone(), network.clone(), attach.clone());
         let work = |caller| async move {
@@ -49,7 +50,7 @@ impl Invoker {
         self.abandoned.run(&network.name, attach, work).await
     }
 
-    /// ADD of all plugins, and the undo after a failure or once the caller has gone.
+    /// Runs ADD of all plugins and records the result. Undoes it after a failure, or once the caller has gone.
     async fn add_chain(
         &self,
         network: &NetworkList,
@@ -99,18 +100,18 @@ impl Invoker {
             return Err(Error::Cache { cause, rollback });
         }
         if caller.has_gone() && !known {
-            // While the entry was written.
+            // The caller has gone while the entry was written, so the attachment is taken down again.
             self.del_unlocked(self.recorded(network, attach), attach).await?;
         }
         Ok(added)
     }
 
-    /// Asks every plugin whether the attachment is still as ADD left it. Success without asking if the network says
-    /// `disableCheck`. The configuration of the ADD counts, as for [`Invoker::del`].
+    /// Asks every plugin whether the attachment is still as ADD left it. If the network says `disableCheck`, it asks
+    /// none and succeeds. The configuration of the ADD counts, as for [`Invoker::del`].
     ///
     /// # Errors
     /// [`Error::Unsupported`] below version 0.4.0, and [`Error::NoResult`] without a usable result of ADD in the cache.
-    /// Otherwise the first failure of a plugin, as the specification requires.
+    /// Otherwise the first failure of a plugin, as the specification requires; later plugins are not asked.
     pub async fn check(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         check_names(&network.name, attach)?;
         let _together = self.together(&network.name, attach).await?;
@@ -156,15 +157,15 @@ impl Invoker {
         Ok(())
     }
 
-    /// Takes an attachment back: DEL of every plugin, last one first, with the cached result from version 0.4.0 on.
-    /// Goes on past a plugin that fails. Removes the entry in the cache if all have succeeded. A corrupt entry is set
-    /// aside, with a warning.
+    /// Detaches a container: runs DEL of every plugin, last one first, with the cached result from version 0.4.0 on. It
+    /// goes on past a plugin that fails. If all have succeeded, it removes the entry in the cache; a failure of that is
+    /// only a warning. A corrupt entry is renamed, with a warning.
     ///
-    /// If the cache has the configuration of the ADD, DEL goes by that one, and warns if `network` is another. Arguments
+    /// If the cache has the configuration of the ADD, DEL uses that one, and warns if `network` is another. Arguments
     /// are those of `attach`. See [`Invoker::with_given_configuration`].
     ///
     /// # Errors
-    /// A forbidden name; all plugins' failures together.
+    /// Fails for a forbidden name and a locked network, and with the failures of all plugins together.
     pub async fn del(&self, network: &NetworkList, attach: &Attach) -> Result<(), Error> {
         check_names(&network.name, attach)?;
         let _together = self.together(&network.name, attach).await?;
@@ -173,6 +174,7 @@ impl Invoker {
         self.del_unlocked(recorded, attach).await
     }
 
+    /// Does what [`Invoker::del`] does after its checks. The caller holds the lock of the network.
     pub(super) async fn del_unlocked(&self, recorded: Recorded<'_>, attach: &Attach) -> Result<(), Error> {
         let network = &*recorded.network;
         let result = match recorded.result {
@@ -188,12 +190,13 @@ impl Invoker {
         };
         outcome(self.begin().del_chain(network, &network.plugins, attach, result.as_ref()).await)?;
         if let Err(err) = self.cache.remove(attach.key(&network.name)) {
-            // Only GC would come back to this entry, which is harmless.
+            // Nothing but GC uses the entry again, and a second DEL is harmless.
             log::warn!("{err}");
         }
         Ok(())
     }
 
+    /// Runs ADD of one plugin with the result of the one before, and reads its result.
     async fn add_one(
         &self,
         network: &NetworkList,
@@ -212,7 +215,7 @@ impl Invoker {
         convert(value, network.version).map_err(bad)
     }
 
-    /// Calls DEL of the plugins in reverse. Returns all failures.
+    /// Runs DEL of the plugins in reverse order, and goes on past failures. Returns them all; an empty list is success.
     pub(super) async fn del_chain(
         &self,
         network: &NetworkList,
@@ -229,7 +232,7 @@ impl Invoker {
         failures
     }
 
-    /// One plugin, one verb: finds it, makes its input, runs it.
+    /// Runs one verb of one plugin. `attach` is `None` for GC and STATUS.
     pub(super) async fn call(
         &self,
         verb: Verb,
@@ -256,7 +259,7 @@ impl Invoker {
         Ok(Answer { file, stdout })
     }
 
-    /// Records an attachment, on a thread that may block, because this makes files.
+    /// Writes the entry on a thread that may block.
     async fn record(&self, entry: Entry) -> Result<(), CacheError> {
         let cache = self.cache.clone();
         let path = cache.path(entry.key());
@@ -272,10 +275,11 @@ impl Invoker {
 pub struct Added {
     /// The interfaces, addresses, routes and name servers.
     pub result: CniResult,
-    /// The result in the network's version, with the keys that no version has.
+    /// The result as JSON in the network's version, also with the keys that the specification does not know.
     pub document: Value,
 }
 
+/// The output of a plugin that succeeded.
 pub(super) struct Answer {
     file: PathBuf,
     stdout: Vec<u8>,
@@ -285,8 +289,8 @@ fn injection<'a>(attach: &'a Attach, prev_result: Option<&'a Value>) -> Injectio
     Injection::attachment(prev_result, &attach.capability_args)
 }
 
-/// The configuration to keep in the cache: the list as it was written, with the plugins of the network's folder, so
-/// that DEL needs neither.
+/// Returns the configuration to keep in the cache: the list as it was written, with the plugins of the network's
+/// folder. So DEL needs neither the file nor the folder.
 #[doc(hidden)]
 pub fn inlined_config(network: &NetworkList) -> Value {
     let mut document = network.document.clone();
@@ -309,8 +313,8 @@ pub(super) fn failure(network: &NetworkList, plugin: &str, verb: Verb, cause: Pl
     Failure { network: network.name.clone(), plugin: plugin.to_owned(), verb, attachment: None, cause }
 }
 
-/// A result in the network's version, which a result without version counts as. One in this version keeps unknown keys.
-/// As in libcni, `null` is an empty result.
+/// Converts a plugin's result into the network's version. A result without a version counts as one of this version. One
+/// of this version keeps unknown keys. As in libcni, `null` is an empty result.
 pub(super) fn convert(mut document: Value, version: Version) -> Result<Added, SpecError> {
     if document.is_null() {
         document = Value::Object(Map::new());

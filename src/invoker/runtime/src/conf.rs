@@ -1,6 +1,6 @@
-//! The configuration directory: which networks there are. Files are read in the order of their names, `.conflist`
-//! before `.conf` and `.json`, which hold one plugin each and are turned into lists. A network may have more plugins in
-//! a folder of its own, `<dir>/<network>/*.conf`, unless it says `loadOnlyInlinedPlugins`. A file that can't be used is
+//! The configuration directory with its networks. Files are read in the order of their names, `.conflist` before
+//! `.conf` and `.json`, which hold one plugin each and are turned into lists. A network may have more plugins in a
+//! folder of its own, `<dir>/<network>/*.conf`, unless it says `loadOnlyInlinedPlugins`. A file that can't be used is
 //! reported beside the others.
 
 use std::fs;
@@ -14,7 +14,7 @@ use cnimble_os::files::{IfPresent, Links, read as read_file};
 
 use super::error::ConfError;
 
-/// The largest configuration that a plugin takes on stdin.
+/// The largest file that is read. A plugin takes no larger configuration on stdin.
 const LIMIT: usize = 16 << 20;
 
 /// A configuration directory, `/etc/cni/net.d` as a rule.
@@ -44,25 +44,26 @@ pub struct Listing {
 }
 
 impl ConfDir {
-    /// The configuration directory `dir`.
+    /// Uses the configuration directory `dir`, which may not exist.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         ConfDir { dir: dir.into() }
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The files with one of these endings, sorted by name. A directory that doesn't exist has none.
+    /// Lists the files with one of these endings, sorted by name. The endings have no dot. A missing directory has
+    /// none.
     ///
     /// # Errors
-    /// [`ConfError::Dir`]: the directory is there and can't be listed.
+    /// Fails with [`ConfError::Dir`] if the directory exists and can't be listed.
     pub fn files(&self, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
         files(&self.dir, endings)
     }
 
-    /// Reads everything. A directory that doesn't exist has no networks.
+    /// Reads all files, in the order of the module's text. A missing directory has no networks.
     ///
     /// # Errors
     /// Fails if the directory exists and can't be listed.
@@ -72,9 +73,9 @@ impl ConfDir {
         Ok(load(files, load_file))
     }
 
-    /// Lists as [`ConfDir::list`] does, in the order of the files' names alone. So the kubelet and the runtimes look
-    /// for the default network. A list has to end in `.conflist`: elsewhere they look for one plugin, find no type, and
-    /// skip the file.
+    /// Does what [`ConfDir::list`] does, in the order of the files' names alone. The kubelet and the runtimes look for
+    /// the default network in this order. They take a file for a list only if it ends in `.conflist`. In another file
+    /// they look for one plugin, find no type, and skip the file.
     ///
     /// # Errors
     /// Fails as [`ConfDir::list`] does.
@@ -82,10 +83,11 @@ impl ConfDir {
         Ok(load(files(&self.dir, &["conf", "conflist", "json"])?, load_by_ending))
     }
 
-    /// The first network called `name`.
+    /// Returns the first network called `name`, with the plugins of its folder.
     ///
     /// # Errors
-    /// [`ConfError::NoNetwork`], which lists other networks and the unusable files; [`ConfError::Dir`].
+    /// Fails with [`ConfError::NoNetwork`], which lists other networks and the unusable files, or with
+    /// [`ConfError::Dir`].
     pub fn load(&self, name: &str) -> Result<NetworkList, ConfError> {
         let Listing { networks, problems } = self.list()?;
         let mut known = Vec::new();
@@ -116,11 +118,11 @@ fn load(files: Vec<PathBuf>, load_file: fn(&Path) -> Result<NetworkList, ConfErr
     listing
 }
 
-/// Reads one file, and its network's folder beside it. The ending `.conflist` is a list; any other is one if it has
-/// `plugins`.
+/// Reads one file, and its network's folder beside it. A file that ends in `.conflist` is a list. Any other one is a
+/// list if it has the key `plugins`.
 ///
 /// # Errors
-/// It can't be read or makes no sense.
+/// Fails if the file, or one of the folder, can't be read or is no valid configuration.
 pub fn load_file(path: &Path) -> Result<NetworkList, ConfError> {
     let invalid = |reason| ConfError::Invalid { path: path.to_owned(), reason };
     let (bytes, value) = read(path)?;
@@ -138,7 +140,7 @@ pub fn load_file(path: &Path) -> Result<NetworkList, ConfError> {
     list.complete().map_err(invalid)
 }
 
-/// A file that doesn't end in `.conflist` is one plugin.
+/// Reads a file as the kubelet does: one that doesn't end in `.conflist` is one plugin, and never a list.
 fn load_by_ending(path: &Path) -> Result<NetworkList, ConfError> {
     if path.extension().is_some_and(|ending| ending == "conflist") {
         return load_file(path);
@@ -153,6 +155,7 @@ fn load_by_ending(path: &Path) -> Result<NetworkList, ConfError> {
     NetworkList::parse_single(&bytes).map_err(invalid)
 }
 
+/// Returns the bytes of a file, and the JSON in them.
 fn read(path: &Path) -> Result<(Vec<u8>, Value), ConfError> {
     let bytes = read_file(path, LIMIT, Links::Follow)
         .map_err(|source| ConfError::Read { path: path.to_owned(), source })?;
@@ -170,7 +173,7 @@ fn hint(bytes: &[u8], err: &serde_json::Error) -> String {
     json::lacking(bytes, err).map(|what| format!(" ({what})")).unwrap_or_default()
 }
 
-/// serde_json's text ends in the position, which stands in front already.
+/// Returns the text of an error of serde_json without the position at its end. Our message begins with the position.
 fn without_position(err: &serde_json::Error) -> String {
     let text = err.to_string();
     match text.rsplit_once(" at line ") {
@@ -179,7 +182,7 @@ fn without_position(err: &serde_json::Error) -> String {
     }
 }
 
-/// Sorted. A missing directory has no files.
+/// Returns the files in `dir` with one of these endings, sorted by path. A missing directory has none.
 fn files(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
     let failed = |source| ConfError::Dir { dir: dir.to_owned(), source };
     let Some(entries) = fs::read_dir(dir).if_present().map_err(failed)? else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! Finding a plugin's file: the first regular file of its name in CNI_PATH.
+//! Finds a plugin's file: the first regular file of its name in CNI_PATH.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::error::PluginError;
 
-/// The file of plugin `name`. Links are followed. An empty directory is none, not the working directory.
+/// Returns the file of plugin `name`. Links are followed. It need not be executable. An empty directory in `path` is
+/// skipped, and is not the working directory.
 ///
 /// # Errors
-/// [`PluginError::BadName`] for a name with `/` (it would leave the directories that the administrator chose,
-/// CVE-2021-20206), [`PluginError::Missing`] if no directory has it.
+/// Fails with [`PluginError::BadName`] for a name with `/`, which would leave the directories that the administrator
+/// chose (CVE-2021-20206). Fails with [`PluginError::Missing`] if no directory has it.
 pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(PluginError::BadName { name: name.to_owned() });
@@ -23,8 +24,8 @@ pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
         .ok_or_else(|| PluginError::Missing { name: name.to_owned(), dirs: path.to_vec() })
 }
 
-/// Every executable file in CNI_PATH by name, each as [`find`] would find it. Unreadable directories are skipped with a
-/// warning. A missing directory is a warning only if no other one exists.
+/// Returns every executable file in CNI_PATH by name. Of several with one name the first counts. Unreadable directories
+/// are skipped with a warning. A missing directory is a warning only if no other one exists.
 pub fn all(path: &[PathBuf]) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for dir in path {

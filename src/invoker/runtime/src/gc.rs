@@ -1,4 +1,4 @@
-//! GC and STATUS: the verbs about a network rather than one container.
+//! GC and STATUS, the verbs about a network rather than one container.
 
 use cnimble_cni::list::Injection;
 use cnimble_cni::{Attachment, NetworkList, Verb, Version};
@@ -14,11 +14,11 @@ impl Invoker {
     /// `None` is *no list*: the valid attachments are unknown. Nothing is deleted, and the plugins get no list either.
     /// With an empty list no attachment is valid, and all are deleted. libcni deletes all in both cases.
     ///
-    /// Holds the network's lock, so no other locked operation runs meanwhile. The list must include the running ADDs of
-    /// other runtimes, which take no lock.
+    /// Holds the network's lock, so no other locked operation runs meanwhile. Other runtimes take no lock, so the list
+    /// must include the attachments of their running ADDs.
     ///
     /// # Errors
-    /// All failures together; the cache's if it can't be listed.
+    /// Fails with the failures of all plugins together, for a locked network, and if the cache can't be listed.
     pub async fn gc(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<(), Error> {
         if network.disable_gc {
             return Ok(());
@@ -38,7 +38,7 @@ impl Invoker {
         }
         let mut entries = self.cache.list()?;
         entries.retain(|entry| entry.network == network.name);
-        // DEL removes the records.
+        // This comes before the DELs, which remove the records.
         let recorded = self.recorded_plugins(network, &entries);
         let mut failures = self.del_stale(network, &entries, valid).await?;
         let file = network.plugins.iter().filter(|_| network.version >= Version::V1_1_0);
@@ -48,13 +48,14 @@ impl Invoker {
             if self.is_over_after(&failures) {
                 break;
             }
-            // Under the specification's key and the one that plugins knew before.
+            // The list is under the specification's key, and under the one that plugins knew before.
             failures.extend(this.call(Verb::Gc, network, plugin, None, Injection::gc(valid)).await.err());
         }
         outcome(failures)
     }
 
-    /// DEL of the attachments of `entries` that aren't valid. Returns the failures.
+    /// Runs DEL of the attachments of `entries` that aren't in `valid`, and returns the failures. Without a list it
+    /// does nothing.
     async fn del_stale(
         &self,
         network: &NetworkList,
@@ -68,7 +69,7 @@ impl Invoker {
                 break;
             }
             if let Err(err) = check_names(&network.name, &attach) {
-                // An entry whose names no plugin would take can't have been added.
+                // No plugin takes such names, so this attachment was never added.
                 log::warn!("result cache: skipped an entry of {}: {err}", network.name);
                 continue;
             }
@@ -104,16 +105,17 @@ impl Invoker {
         Ok(failures)
     }
 
-    /// Whether the time is over, once there is a failure to tell of. Reports the timeout once instead of once for each
-    /// remaining entry.
+    /// Returns whether the deadline has passed, and a failure says so already. Reports the timeout once instead of once
+    /// for each remaining entry.
     fn is_over_after(&self, failures: &[Failure]) -> bool {
         !failures.is_empty() && self.exec.is_over()
     }
 
-    /// Asks every plugin whether it could serve ADD now. Below version 1.1.0 the answer is yes.
+    /// Asks every plugin whether it could serve ADD now. Below version 1.1.0 it asks none and succeeds.
     ///
     /// # Errors
-    /// The first plugin's failure, with its code: 50 is "not now", 51 "and what runs may be impaired".
+    /// Fails with the first plugin's failure and its code: 50 is "not available", and 51 adds that existing containers
+    /// may have limited connectivity.
     pub async fn status(&self, network: &NetworkList) -> Result<(), Error> {
         if network.version < Version::V1_1_0 {
             return Ok(());

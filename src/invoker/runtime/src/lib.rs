@@ -7,9 +7,8 @@
 //! - An ADD that fails in the middle of the chain is followed by DEL of what was run.
 //! - A DEL goes on past a plugin that fails, and reports all failures.
 //!
-//! Everything is async on tokio, without state outside the values you make. An ADD whose future is dropped is undone
-//! ([`Invoker::add`]). Dropping any other future kills the plugin that it waits for, with its process group, and starts
-//! no other.
+//! Everything is async on tokio, without global state. An ADD whose future is dropped is undone ([`Invoker::add`]).
+//! Dropping any other future kills the plugin that it waits for, with its process group, and starts no other.
 //!
 //! Nothing but the cache is written. [`Invoker::with_locks`] adds locks between processes, in a directory of files.
 //!
@@ -118,16 +117,17 @@ pub struct Attach {
     pub netns: String,
     /// The interface to make in it, 1 to 15 bytes.
     pub ifname: String,
-    /// Pairs for CNI_ARGS.
+    /// The pairs of CNI_ARGS. Neither part may contain `=` or `;`.
     pub args: Vec<(String, String)>,
     /// Capability arguments. Each plugin gets those of its declared capabilities as `runtimeConfig`.
     pub capability_args: Map<String, Value>,
-    /// Variables for the environment of the plugins, such as the TRACEPARENT of this call. The cache doesn't keep them.
+    /// Variables for the environment of the plugins, such as TRACEPARENT. The cache doesn't keep them, so a DEL from
+    /// the cache has none.
     pub env: Vec<(String, String)>,
 }
 
 impl Attach {
-    /// An attachment without arguments.
+    /// Describes an attachment without arguments.
     pub fn new(container_id: impl Into<String>, netns: impl Into<String>, ifname: impl Into<String>) -> Self {
         Attach {
             container_id: container_id.into(),
@@ -137,29 +137,30 @@ impl Attach {
         }
     }
 
-    /// With one more pair in CNI_ARGS.
+    /// Adds a pair to CNI_ARGS.
     #[must_use]
     pub fn arg(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.args.push((key.into(), value.into()));
         self
     }
 
-    /// With one more capability argument.
+    /// Adds a capability argument, or replaces it.
     #[must_use]
     pub fn capability(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.capability_args.insert(name.into(), value.into());
         self
     }
 
-    /// With one more variable in the environment of the plugins, instead of an inherited one. Traces of OpenTelemetry
-    /// continue in the plugins by TRACEPARENT, TRACESTATE and BAGGAGE. The variables `CNI_*` are the invoker's.
+    /// Adds a variable to the environment of the plugins, where it replaces an inherited one. Traces of OpenTelemetry
+    /// continue in the plugins by TRACEPARENT, TRACESTATE and BAGGAGE. An operation fails if a name begins with `CNI_`,
+    /// because the invoker sets these.
     #[must_use]
     pub fn env(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.push((key.into(), value.into()));
         self
     }
 
-    /// The attachment that an entry of the cache is about.
+    /// Returns the attachment of a cache entry, with its recorded arguments.
     pub fn from_entry(entry: &Entry) -> Self {
         Attach {
             container_id: entry.container_id.clone(),
@@ -171,7 +172,7 @@ impl Attach {
         }
     }
 
-    /// The attachment in the form of the specification, for [`Invoker::gc`].
+    /// Returns the attachment in the form of the specification, for [`Invoker::gc`].
     pub fn attachment(&self) -> Attachment {
         Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
     }
@@ -181,7 +182,7 @@ impl Attach {
     }
 }
 
-/// Runs the plugins of networks. Cheap to clone; use it from as many tasks as you like. The caller must not run two
+/// Runs the plugins of networks. It is cheap to clone, and any number of tasks may use it. The caller must not run two
 /// operations on the *same* attachment at the same time (specification).
 #[derive(Debug, Clone)]
 pub struct Invoker {
@@ -195,8 +196,8 @@ pub struct Invoker {
 }
 
 impl Invoker {
-    /// An invoker that looks for plugins in these directories, in order (CNI_PATH). Its cache is `/var/lib/cni`, as
-    /// libcni's. There is no time limit, and plugins inherit stderr.
+    /// Looks for plugins in these directories, in order (CNI_PATH). Its cache is `/var/lib/cni`, as libcni's. There is
+    /// no time limit and no lock, and plugins inherit stderr.
     pub fn new<P: Into<PathBuf>>(path: impl IntoIterator<Item = P>) -> Self {
         Invoker {
             path: path.into_iter().map(Into::into).collect(),
@@ -223,15 +224,15 @@ impl Invoker {
         self
     }
 
-    /// Stops every single execution of a plugin after `limit`.
+    /// Stops each execution of a plugin that takes longer than `limit`.
     #[must_use]
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.exec.limit = Some(limit);
         self
     }
 
-    /// Stops the plugin that is running `limit` after an operation on a network began, and starts no other. Taking a
-    /// failed ADD back is an operation of its own.
+    /// Limits each operation on a network. `limit` after its begin the running plugin is stopped, and no other one is
+    /// started. The undo of a failed ADD counts as an operation of its own.
     #[must_use]
     pub fn with_operation_limit(mut self, limit: Duration) -> Self {
         self.operation_limit = Some(limit);
@@ -245,14 +246,14 @@ impl Invoker {
         self
     }
 
-    /// Tells this observer of every execution of a plugin.
+    /// Calls this observer after each execution of a plugin.
     #[must_use]
     pub fn with_observer(mut self, observer: Observer) -> Self {
         self.exec.observer = Some(observer);
         self
     }
 
-    /// Executes plugins by `executor`, for example in a sandbox. Limits of the output are then the executor's.
+    /// Executes plugins by `executor`, for example in a sandbox. The executor then limits the plugins' output itself.
     #[must_use]
     pub fn with_executor(mut self, executor: impl Execute + 'static) -> Self {
         self.exec.executor = Some(Arc::new(executor));
@@ -260,31 +261,32 @@ impl Invoker {
     }
 
     /// Takes these locks for operations on networks. Without them an operation is as safe beside a clean-up by cnimble
-    /// as that of any other runtime.
+    /// as that of any other runtime, by the evidence that a running ADD leaves.
     #[must_use]
     pub fn with_locks(mut self, locks: Locks) -> Self {
         self.locks = Some(locks);
         self
     }
 
-    /// The directories of the plugins.
+    /// Returns the directories of the plugins.
     pub fn path(&self) -> &[PathBuf] {
         &self.path
     }
 
-    /// The cache of results.
+    /// Returns the cache of results.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Stops the plugin that is running at this moment, however many operations that takes, and
-    /// starts no other from then on, also for the undo of an ADD. [`Invoker::with_operation_limit`] holds besides.
+    /// Sets one deadline for all operations together. At the deadline the running plugin is stopped. From then on no
+    /// plugin is started, not even to undo an ADD. The limit of [`Invoker::with_operation_limit`] still holds.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Deadline) -> Self {
         self.exec.deadline = Some(deadline);
         self
     }
 
+    /// Returns an invoker for an operation that begins now, with the earlier of its two deadlines.
     fn begin(&self) -> Self {
         let mut this = self.clone();
         let own = self.operation_limit.map(Deadline::after);
@@ -292,24 +294,25 @@ impl Invoker {
         this
     }
 
-    /// Which versions the plugin of this type supports.
+    /// Asks the plugin of this type for the versions that it supports (VERSION).
     ///
     /// # Errors
-    /// It isn't there, or doesn't answer.
+    /// Fails if CNI_PATH has no such plugin, or if it gives no usable answer.
     pub async fn versions(&self, plugin: &str) -> Result<Versions, PluginError> {
         self.versions_of(&find_plugin(plugin, &self.path)?).await
     }
 
-    /// Which versions the plugin in this file supports.
+    /// Asks the plugin in this file for the versions that it supports (VERSION).
     ///
     /// # Errors
-    /// It doesn't answer.
+    /// Fails if the plugin can't be run, or gives no usable answer.
     pub async fn versions_of(&self, file: &Path) -> Result<Versions, PluginError> {
         versions::versions(&self.exec, file, &self.path).await
     }
 }
 
-/// Refuses names that would lead to other files, and names that plugins refuse anyway.
+/// Refuses names that would lead to other files, names that plugins refuse anyway, and arguments or variables that
+/// can't be passed on.
 fn check_names(network: &str, attach: &Attach) -> Result<(), Error> {
     let bad = |code, text: String| Err(Error::Parameter(cni::Error::new(code, text)));
     if !names::is_identifier(network) {

@@ -1,4 +1,4 @@
-//! Operations and the locks of their networks.
+//! The locks that operations on networks take.
 
 use std::time::Duration;
 
@@ -16,12 +16,13 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Runs plugins while the lock is held. It takes no locks itself.
+    /// Returns an invoker to run plugins while the lock is held. It takes no locks itself, because it would wait for
+    /// this one.
     pub fn invoker(&self) -> &Invoker {
         &self.invoker
     }
 
-    /// Releases the lock and removes its files. Requires the lock on the whole node.
+    /// Releases the lock and removes the lock files of all networks. The lock must be that of the whole node.
     pub fn clear(self) {
         if let Some((locks, held)) = self.held {
             locks.clear(held);
@@ -30,11 +31,11 @@ impl Alone {
 }
 
 impl Invoker {
-    /// Waits until no operation on this network goes on, or on any if it is `None`, and lets none begin. Only cnimble's
-    /// operations take locks.
+    /// Waits until no operation of cnimble runs on this network, or on any network for `None`. None begins while the
+    /// result exists. Runtimes other than cnimble take no locks. Without [`Invoker::with_locks`] this locks nothing.
     ///
     /// # Errors
-    /// There was no such moment in time; the locks can't be used.
+    /// Fails if others held the lock until the time limit, or if the lock files can't be used.
     pub async fn alone(&self, network: Option<&str>) -> Result<Alone, Error> {
         let mut held = None;
         if let Some(locks) = self.patient() {
@@ -47,11 +48,12 @@ impl Invoker {
         Ok(Alone { invoker: Invoker { locks: None, ..self.clone() }, held })
     }
 
-    /// Together with other operations on this network, after a dropped ADD of this attachment is undone.
+    /// Takes the lock that operations on attachments of this network share. Before that it waits until a dropped ADD of
+    /// this attachment is undone. Returns `None` if the invoker has no locks.
     pub(super) async fn together(&self, network: &str, attach: &Attach) -> Result<Option<Held>, Error> {
         let undone = self.abandoned.wait(network, attach);
         match self.exec.deadline {
-            // From then on no plugin is started, so nothing runs beside the undo.
+            // After the deadline no plugin is started, so no plugin of this operation runs beside the undo.
             Some(deadline) => _ = timeout_at(deadline.at, undone).await,
             None => undone.await,
         }
@@ -61,7 +63,8 @@ impl Invoker {
         }
     }
 
-    /// Waits no longer than the operation may take.
+    /// Returns the locks with a limit for waiting that is no longer than the operation may take. It returns `None`
+    /// without locks.
     fn patient(&self) -> Option<Locks> {
         let locks = self.locks.clone()?;
         let deadline = self.exec.deadline.map(|deadline| deadline.remaining());

@@ -1,4 +1,4 @@
-//! Word of every execution of a plugin, for metrics and logs.
+//! Reports every execution of a plugin, for metrics and logs.
 
 use std::fmt;
 use std::path::Path;
@@ -17,27 +17,28 @@ pub struct Execution<'a> {
     pub file: &'a Path,
     /// The verb.
     pub verb: Verb,
-    /// The container. Empty for GC, STATUS and VERSION.
+    /// The container. It is empty for GC, STATUS and VERSION.
     pub container_id: &'a str,
-    /// The time from before the process was started until its answer was there.
+    /// The time from before the start of the process until it ended or was stopped.
     pub took: Duration,
     /// The error, if it failed.
     pub error: Option<&'a PluginError>,
 }
 
 impl Execution<'_> {
-    /// The name of the plugin.
+    /// Returns the name of the plugin.
     pub fn plugin(&self) -> String {
         self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 }
 
-/// Is called after every execution of a plugin, by the task that ran it. A dropped execution is not reported.
+/// A function that is called after every execution of a plugin, by the task that ran it. An execution whose future is
+/// dropped is not reported. One for which no time was left is reported with its error.
 #[derive(Clone)]
 pub struct Observer(Arc<dyn Fn(&Execution<'_>) + Send + Sync>);
 
 impl Observer {
-    /// Calls `tell`, which should not take long.
+    /// Wraps `tell`. It should not take long, because the operation waits for it.
     pub fn new(tell: impl Fn(&Execution<'_>) + Send + Sync + 'static) -> Self {
         Observer(Arc::new(tell))
     }

@@ -18,9 +18,10 @@ use super::{Attach, Entry, Invoker, Lookup};
 
 /// The configuration that a verb uses for an attachment, and the result of its ADD.
 pub(super) struct Recorded<'n> {
-    /// The configuration to go by.
+    /// The configuration that the verb uses.
     pub(super) network: Cow<'n, NetworkList>,
-    /// How the given configuration differs from it, for people.
+    /// How the given configuration differs from `network`, for messages. It is `None` if it doesn't, or has no record
+    /// to differ from.
     pub(super) difference: Option<String>,
     /// The result of ADD in the network's version. `None` without a record.
     pub(super) result: Result<Option<Value>, UnusableRecord>,
@@ -50,21 +51,22 @@ impl Recorded<'_> {
 }
 
 impl Invoker {
-    /// Goes by the configuration that CHECK, DEL and GC are given, as libcni does, and not by that of the ADD. So DEL
-    /// works after a plugin was uninstalled that the record names. What that plugin made may stay.
+    /// Uses the configuration that CHECK, DEL and GC are given, as libcni does, and not that of the ADD. So DEL works
+    /// after a plugin was uninstalled that the record names. Objects of that plugin may stay.
     #[must_use]
     pub fn with_given_configuration(mut self) -> Self {
         self.by_record = false;
         self
     }
 
-    /// The configuration that CHECK and DEL of this attachment go by.
+    /// Returns the configuration that CHECK and DEL of this attachment use.
     #[doc(hidden)]
     pub fn configuration_of(&self, given: &NetworkList, attach: &Attach) -> NetworkList {
         self.recorded(given, attach).network.into_owned()
     }
 
-    /// Reads the record of an attachment.
+    /// Reads the record of an attachment. An unusable record is no failure: it leaves the given configuration, and an
+    /// error as the result.
     pub(super) fn recorded<'n>(&self, given: &'n NetworkList, attach: &Attach) -> Recorded<'n> {
         let key = attach.key(&given.name);
         let corrupt = |why: &dyn Display| UnusableRecord {
@@ -88,7 +90,8 @@ impl Invoker {
         Recorded { network, difference, result }
     }
 
-    /// The configuration that counts for the attachment of `entry`, and how `given` differs from it.
+    /// Returns the configuration that counts for the attachment of `entry`, and how `given` differs from it. A borrowed
+    /// one is `given` itself.
     fn configuration<'n>(
         &self,
         entry: &Entry,
@@ -120,8 +123,9 @@ impl Invoker {
         }
     }
 
-    /// The plugins of `entries` that GC has to ask besides those of `given`, each with its network. What they made for
-    /// dead attachments is known to no plugin of the changed file. An uninstalled one is left out, with a warning.
+    /// Returns the plugins that GC must ask besides those of `given`, each with the network of its record. Only they
+    /// know what they made for dead attachments. A plugin that CNI_PATH lacks is left out, with a warning. So is a
+    /// record below 1.1.0.
     pub(super) fn recorded_plugins(
         &self,
         given: &NetworkList,
@@ -151,7 +155,8 @@ impl Invoker {
     }
 }
 
-/// libcni records the file as it is written. The plugins of the network's folder are not in it, and `given` has them.
+/// Adds the plugins of the network's folder to a recorded configuration. libcni records the file as it is written,
+/// without the folder. `given` has its present content.
 fn with_folder(mut added: NetworkList, given: &NetworkList) -> NetworkList {
     if !added.load_only_inlined_plugins {
         let inlined = json::get(&given.document, "plugins").and_then(Value::as_array).map_or(0, Vec::len);
@@ -160,7 +165,7 @@ fn with_folder(mut added: NetworkList, given: &NetworkList) -> NetworkList {
     added
 }
 
-/// How plugins were called at ADD, if `given` would call them otherwise.
+/// Returns how the plugins were configured at ADD, or `None` if `given` configures them in the same way.
 fn difference(added: &NetworkList, given: &NetworkList) -> Option<String> {
     let types = |list: &NetworkList| {
         let types = list.plugins.iter().map(|plugin| plugin.plugin_type.as_str());

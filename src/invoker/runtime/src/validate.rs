@@ -1,4 +1,4 @@
-//! Would a network work, as far as can be told without touching anything?
+//! Checks whether a network can work, as far as that is known without changing anything.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use super::error::outcome;
 use super::{Error, Invoker, PluginError, Verb, find_plugin};
 
 impl Invoker {
-    /// Checks that all plugins of the network, and the IPAM plugins that they delegate to, are there and support its
-    /// version. Returns the capabilities that the network declares, sorted.
+    /// Checks that all plugins of the network, and the IPAM plugins in their configurations, exist and support its
+    /// version. It runs VERSION of each. Returns the capabilities that the network declares, sorted.
     ///
     /// # Errors
-    /// Fails with all problems together.
+    /// Fails with the problems of all plugins together.
     pub async fn validate(&self, network: &NetworkList) -> Result<Vec<String>, Error> {
         let mut seen = BTreeSet::new();
         let types = network.plugins.iter().flat_map(types).filter(|name| seen.insert(*name));
@@ -31,6 +31,7 @@ impl Invoker {
         Ok(capabilities.into_iter().cloned().collect())
     }
 
+    /// Fails if the plugin is missing, does not answer, or does not support the network's version.
     async fn supports(&self, network: &NetworkList, name: &str) -> Result<(), PluginError> {
         let file = find_plugin(name, &self.path)?;
         let versions = self.versions_of(&file).await?;
@@ -41,7 +42,7 @@ impl Invoker {
     }
 }
 
-/// The plugin itself, and its IPAM plugin if it has one.
+/// Returns the type of the plugin, and that of its IPAM plugin if it has one.
 fn types(entry: &ListEntry) -> impl Iterator<Item = &str> {
     let ipam = json::get(&entry.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
     let ipam = ipam.and_then(Value::as_str).filter(|name| !name.is_empty());

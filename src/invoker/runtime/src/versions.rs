@@ -1,4 +1,4 @@
-//! Which versions of the protocol a plugin speaks: the verb VERSION.
+//! The verb VERSION: the versions of the specification that a plugin supports.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use cnimble_cni::{self as cni, Code, Verb, Version, json};
 use super::error::PluginError;
 use super::exec::{Exec, Parameters, first_line};
 
-/// The answer of a plugin to VERSION. Versions are texts, because some may be unknown here.
+/// The answer of a plugin to VERSION. The versions are texts, because this library may not know them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Versions {
@@ -18,15 +18,15 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Whether it speaks `version`.
+    /// Returns whether the plugin supports `version`.
     pub fn has(&self, version: Version) -> bool {
         self.supported.iter().any(|text| text == version.as_str())
     }
 }
 
-/// A plugin from before VERSION existed says that it doesn't know the verb, and speaks 0.1.0.
+/// Runs VERSION of the plugin in `file`. A plugin from before that verb existed refuses it, and supports 0.1.0.
 pub(crate) async fn versions(exec: &Exec, file: &Path, path: &[PathBuf]) -> Result<Versions, PluginError> {
-    // The specification asks for no parameters, but plugins on old skeletons demand some. libcni gives the same values.
+    // The specification requires no parameters, but plugins on old skeletons do. libcni gives the same values.
     let parameters = Parameters {
         verb: Verb::Version,
         container_id: "",
@@ -50,6 +50,7 @@ pub(crate) async fn versions(exec: &Exec, file: &Path, path: &[PathBuf]) -> Resu
     })
 }
 
+/// Reads the answer to VERSION. Fails if it is not JSON, or names no versions.
 fn parse(answer: &[u8]) -> Result<Versions, cni::Error> {
     let bad = |what: &str| cni::Error::new(Code::DECODE, what.to_owned());
     let value: Value =
@@ -59,7 +60,7 @@ fn parse(answer: &[u8]) -> Result<Versions, cni::Error> {
     let supported: Vec<String> =
         list.into_iter().flatten().filter_map(|version| version.as_str().map(str::to_owned)).collect();
     match (own, supported.as_slice()) {
-        // 0.2.0 had VERSION, but no list yet.
+        // Version 0.2.0 had VERSION, but no list of versions.
         (Some("0.2.0"), []) => Ok(Versions { supported: vec!["0.1.0".into(), "0.2.0".into()] }),
         (_, []) => Err(bad("it names no supportedVersions")),
         _ => Ok(Versions { supported }),

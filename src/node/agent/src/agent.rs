@@ -15,29 +15,33 @@ use crate::node::is_host;
 use crate::plan::{Host, Plan, plan};
 use crate::{Nodes, bridge, routes, uplink};
 
+/// The options of an agent.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub node: String,
     pub conflist: Conflist,
-    /// The pods' MTU, if it differs from the uplink's.
+    /// The pods' MTU. `None` takes the uplink's.
     pub mtu: Option<u32>,
     /// Whether packets that leave the cluster get the node's address.
     pub masquerade: bool,
-    /// Other destinations that see the pods' own addresses.
+    /// Destinations outside the cluster that see the pods' own addresses.
     pub non_masquerade: Vec<IpNetwork>,
-    /// Whether the configuration is removed when the node is deleted.
+    /// Whether the configuration is removed when the API server has no such node any more.
     pub remove_on_delete: bool,
 }
 
+/// The outcome of one reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
+    /// The networks from which this node's pods get addresses.
     pub own: Vec<IpNetwork>,
-    /// Existing routes to other nodes' pods.
+    /// The number of planned routes to other nodes' pods. A route that the kernel refused counts, too.
     pub routes: usize,
+    /// How many changes were requested: routes, the packet rules and the file.
     pub writes: usize,
-    /// The problems as sentences, each with its node.
+    /// Problems that last until somebody acts, as sentences, each with the node that they are about.
     pub conditions: Vec<(String, String)>,
-    /// Failures that may succeed later.
+    /// Failures that the next reconciliation may not have.
     pub failures: Vec<String>,
 }
 
@@ -51,6 +55,7 @@ impl Report {
     }
 }
 
+/// Configures the network of this node. It remembers the packet rules between reconciliations.
 #[derive(Debug)]
 pub struct Agent {
     options: Options,
@@ -72,21 +77,24 @@ impl Agent {
         })
     }
 
-    /// Sets the addresses of the API server, which no pod may have.
+    /// Sets the addresses of the API server. A network that contains one is refused, because pods would cut the node
+    /// off.
     pub fn reserve(&mut self, servers: &BTreeSet<IpAddr>) {
         self.servers.clone_from(servers);
     }
 
+    /// Returns the name of this node.
     pub fn node(&self) -> &str {
         &self.options.node
     }
 
-    /// Returns the plan without applying it.
+    /// Returns the plan without applying it. Fails if the state of the host cannot be read.
     pub fn plan(&mut self, nodes: &Nodes) -> Result<Plan, String> {
         let host = self.look(nodes)?;
         Ok(plan(nodes, &self.options.node, &host))
     }
 
+    /// Reads the state of the host that the plan depends on.
     fn look(&mut self, nodes: &Nodes) -> Result<Host, String> {
         let routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
         let addresses = self.netlink.all_addrs().map_err(|err| err.to_string())?;
@@ -104,7 +112,8 @@ impl Agent {
         Ok(Host { routes, living, addresses, reserved, shared, bridge: None })
     }
 
-    /// Addresses by which others reach this host: not those of bridges, pairs and tunnels, which may be the pods'.
+    /// Returns the addresses by which others reach this host. Addresses of bridges, pairs and tunnels are left out,
+    /// because they may be the pods', unless the link has the default route.
     fn own_addresses(&mut self) -> netlink::Result<BTreeSet<IpAddr>> {
         let uplink = self.netlink.default_link()?;
         let links = self.netlink.links(&Filter::default())?;
@@ -117,7 +126,11 @@ impl Agent {
         Ok(found)
     }
 
-    /// Writes the differences to the planned state. Changes nothing if the state of the host cannot be read.
+    /// Brings file, routes and packet rules to the planned state. It goes on past a failure of one of them, and reports
+    /// it.
+    ///
+    /// # Errors
+    /// Fails, before any change, if the state of the host cannot be read or the bridge cannot be made.
     pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
         let mut host = self.look(nodes)?;
         if !host.shared.is_empty() && self.options.conflist.plugin == Plugin::Bridge {
@@ -132,7 +145,7 @@ impl Agent {
         routes::apply(&mut self.netlink, &host.routes, &ways, &mut report);
         report.routes = plan.routes.len();
         if self.options.masquerade {
-            // Living pods of an earlier network are still masqueraded.
+            // Pods of an earlier network may still live, and are masqueraded, too.
             let own: BTreeSet<IpNetwork> =
                 ranges.iter().copied().chain(host.living.iter().copied()).collect();
             let pods = plan.pods.iter().copied().chain(own.iter().copied()).collect();
@@ -143,7 +156,8 @@ impl Agent {
         Ok(report)
     }
 
-    /// Writes the runtime's file before any node is known: with a shared subnet it does not depend on nodes.
+    /// Writes the runtime's file before any node is known. A caller does so only with a shared subnet, on which the
+    /// file depends alone.
     pub fn prepare(&mut self) -> Result<Report, String> {
         let host = self.look(&Nodes::new())?;
         let mut report = Report::default();
@@ -151,6 +165,7 @@ impl Agent {
         Ok(report)
     }
 
+    /// Writes or removes the runtime's file. Returns the networks that are in it afterwards.
     fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
         let current = conflist.ranges();
@@ -180,7 +195,8 @@ impl Agent {
         self.write_file(&plan.own, current, host, report)
     }
 
-    /// Writes the file, unless a living pod has another network.
+    /// Writes the file, unless a lease is outside of `own`: its pod may live. Returns the networks of the file
+    /// afterwards, which are `current` if it was not written.
     fn write_file(
         &mut self,
         own: &[IpNetwork],
@@ -236,7 +252,8 @@ fn words(cidrs: &[IpNetwork]) -> String {
     cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Removes all routes, the table, and the file of an agent. Returns their number. Continues after failures.
+/// Removes the routes, the table and the file of an agent. Returns how many removals were requested. Goes on after
+/// failures, and returns them together.
 pub fn remove(conflist: &Conflist) -> Result<usize, String> {
     let mut report = Report::default();
     let routes = Netlink::open().and_then(|mut netlink| Ok((netlink.routes_by_protocol()?, netlink)));

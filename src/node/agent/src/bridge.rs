@@ -1,4 +1,5 @@
-//! The bridge for pods of a shared subnet. Its routes must exist before the first pod, for which the plugin makes it.
+//! The bridge for pods of a shared subnet. The agent makes it, because its routes must exist before the first pod. The
+//! plugin bridge would make it with the first pod.
 
 use cnimble_netlink as netlink;
 use cnimble_netlink::Netlink;
@@ -6,6 +7,7 @@ use cnimble_netlink::link::{self, Change, Mac, NewBridge};
 
 use crate::conflist::BRIDGE;
 
+/// Makes the bridge if it is missing, and sets it up. Returns its index.
 pub(crate) fn ensure(netlink: &mut Netlink) -> netlink::Result<u32> {
     let bridge = match netlink.find_link(BRIDGE)? {
         Some(bridge) => bridge,

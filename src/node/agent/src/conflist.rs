@@ -1,4 +1,4 @@
-//! The runtime's configuration of the pods' network: `10-cnimble.conflist`.
+//! The runtime's configuration of the pods' network: the file `10-NAME.conflist`.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,6 +14,7 @@ use cnimble_os::files::{self as files, IfPresent, Links};
 use crate::LIMIT;
 use crate::shares::ClusterLocal;
 
+/// The main plugin of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Plugin {
     #[default]
@@ -21,26 +22,35 @@ pub enum Plugin {
     Ptp,
 }
 
+/// The file, and what it is made from.
 #[derive(Debug, Clone)]
 pub struct Conflist {
+    /// The configuration directory of the runtime.
     pub dir: PathBuf,
+    /// The name of the network.
     pub name: String,
     pub plugin: Plugin,
     /// A template of the administrator that replaces the built-in text, in containerd's syntax.
     pub template: Option<PathBuf>,
     /// The `dataDir` of host-local, if it is not the default.
     pub data_dir: Option<PathBuf>,
+    /// The configuration of cluster-local. It is `None` if each node has podCIDRs, and the IPAM plugin is host-local.
     pub cluster: Option<ClusterLocal>,
 }
 
+/// The bridge of the pods.
 pub(crate) const BRIDGE: &str = "cni0";
 
 impl Conflist {
+    /// Returns the path of the network's file.
     pub fn path(&self) -> PathBuf {
         self.dir.join(format!("10-{}.conflist", self.name))
     }
 
-    /// Returns the text for pods of these networks. Fails if the template is invalid or cannot be read.
+    /// Returns the text for pods of these networks. With a template `mtu` has no effect.
+    ///
+    /// # Errors
+    /// Fails if the template cannot be read, or if what it yields is no JSON with plugins.
     pub fn text(&self, own: &[IpNetwork], mtu: Option<u32>) -> Result<String, String> {
         let Some(template) = &self.template else { return Ok(self.usual(own, mtu)) };
         let shown = template.display();
@@ -56,6 +66,7 @@ impl Conflist {
         }
     }
 
+    /// Returns the built-in text.
     fn usual(&self, own: &[IpNetwork], mtu: Option<u32>) -> String {
         let ipam = match &self.cluster {
             Some(cluster) => cluster.ipam.clone(),
@@ -91,6 +102,7 @@ impl Conflist {
         cnimble_cni::json::to_pretty(&list) + "\n"
     }
 
+    /// Returns the `ipam` of host-local, with a default route for each family.
     fn host_local(&self, own: &[IpNetwork]) -> Value {
         let ranges: Vec<Value> = own.iter().map(|cidr| json!([{"subnet": cidr.to_string()}])).collect();
         let routes: Vec<Value> = own.iter().map(|cidr| json!({"dst": default_route(*cidr)})).collect();
@@ -101,12 +113,12 @@ impl Conflist {
         ipam
     }
 
-    /// The subnets that nodes own blocks of; empty if each node has podCIDRs.
+    /// Returns the subnets of which nodes own blocks. The result is empty if each node has podCIDRs.
     pub fn shared(&self) -> &[IpNetwork] {
         self.cluster.as_ref().map_or(&[], |cluster| &cluster.subnets)
     }
 
-    /// Returns the networks in the current file; empty without a file.
+    /// Returns the networks in the current file. The list is empty without a readable file.
     pub fn ranges(&self) -> Vec<IpNetwork> {
         let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -123,7 +135,8 @@ impl Conflist {
         subnets.filter_map(|subnet| subnet.parse().ok()).collect()
     }
 
-    /// Returns the first lease of this network with an address outside of `own`.
+    /// Returns the address of a lease of this network that is outside of `own`. It returns `None` if there is no such
+    /// lease, or no lease directory.
     pub fn lease_outside(&self, own: &[IpNetwork]) -> Result<Option<IpAddr>, String> {
         let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
         let leases = match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {
@@ -147,7 +160,7 @@ impl Conflist {
         Ok(true)
     }
 
-    /// Returns whether there was a file.
+    /// Removes the file. Returns whether there was one.
     pub fn remove(&self) -> Result<bool, String> {
         let path = self.path();
         let removed = std::fs::remove_file(&path).if_present();

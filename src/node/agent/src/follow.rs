@@ -1,4 +1,4 @@
-//! The nodes of an API server, listed once and then watched.
+//! Follows the nodes of an API server: lists them once, and then watches them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,20 +12,23 @@ use cnimble_api::{Collection, Connection, End, Error, Notice, Pace, Server, Star
 
 use crate::{Node, Nodes, node};
 
-/// The times of client-go.
+/// The first and the longest pause after a failure, as in client-go.
 const BACKOFF: Duration = Duration::from_millis(800);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// How long one watch lasts.
 const WATCH: Duration = Duration::from_secs(300);
-/// Kubernetes itself supports 5,000.
+/// More nodes than this are an error. Kubernetes itself supports 5,000.
 const NODES: usize = 20_000;
 
+/// What is known of the cluster's nodes.
 #[derive(Debug, Default)]
 pub struct Known {
     pub nodes: Nodes,
+    /// Whether a complete list has been read. Before that no node is known, and nothing may be removed.
     pub listed: bool,
-    /// The reason why the server cannot be asked now.
+    /// The reason why the server cannot be asked now. It is `None` while it answers.
     pub trouble: Option<String>,
-    /// Whether the server answers, but an ADD that needs it fails until somebody acts.
+    /// Whether the store answers, but an ADD that needs it fails until somebody acts.
     pub refused: bool,
     /// The addresses of the API server, as last resolved.
     pub servers: BTreeSet<IpAddr>,
@@ -36,11 +39,13 @@ pub struct Known {
 pub struct Shared(Arc<Mutex<Known>>);
 
 impl Shared {
+    /// Locks the state. Do not hold the guard across an await.
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the reason is new; only then it is logged. The nodes stay.
+    /// Records why the server cannot be asked. The known nodes stay. Logs the reason and returns true only if it is
+    /// new.
     pub fn troubled(&self, why: String) -> bool {
         let mut known = self.known();
         let is_news = known.trouble.as_ref() != Some(&why);
@@ -52,6 +57,7 @@ impl Shared {
     }
 }
 
+/// Follows the nodes of one API server.
 #[derive(Debug)]
 pub struct Follower {
     connection: Connection,
@@ -61,12 +67,13 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Returns a follower that has not asked the server yet. Fails if the kubeconfig is invalid.
+    /// Returns a follower that has not asked the server yet. Fails if the kubeconfig cannot be used.
     pub fn new(server: &Server) -> Result<Self, StartError> {
         let (connection, nodes) = (Connection::new(server)?, Collection::new("/api/v1/nodes"));
         Ok(Follower { connection, nodes, shared: Shared::default(), changed: watch::Sender::new(()) })
     }
 
+    /// Returns the shared state, and a channel that reports each change of it.
     pub fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         (self.shared.clone(), self.changed.subscribe())
     }
@@ -94,6 +101,7 @@ impl Follower {
         }
     }
 
+    /// Reads the nodes once, instead of [`Follower::run`].
     pub async fn once(&mut self) -> Result<(), Error> {
         self.connection.renew().await?;
         // The server may forget the list once while it is read.
@@ -106,6 +114,7 @@ impl Follower {
         Err(Error::Answer { url, reason: "the list was forgotten while it was read".to_owned() })
     }
 
+    /// Lists the nodes if no `version` is known, and otherwise watches from it. Returns how that ended.
     async fn step(&mut self, version: &mut Option<String>) -> Result<End, Error> {
         self.connection.renew().await?;
         match version.clone() {
@@ -118,7 +127,8 @@ impl Follower {
         }
     }
 
-    /// The known nodes stay until the list is complete.
+    /// Reads all nodes. Returns the version to watch from, or `None` if the server has forgotten the list meanwhile.
+    /// The known nodes stay until the list is complete. A list without any node is an error.
     async fn list(&mut self) -> Result<Option<String>, Error> {
         let mut nodes = Nodes::new();
         let url = self.nodes.url(&self.connection);
@@ -132,12 +142,13 @@ impl Follower {
         };
         let version = self.nodes.list(&self.connection, each).await?;
         if nodes.is_empty() && version.is_some() {
-            // This host is a node. A server that has lost its store lists none, and all pods' routes would go.
+            // This host is a node, so the list cannot be empty. A server that has lost its store lists none. All routes
+            // to pods would be removed.
             let reason = "it lists no node, so it has lost them".to_owned();
             return Err(Error::Answer { url, reason });
         }
         if version.is_some() {
-            // If the server's name cannot be resolved now, the addresses stay.
+            // If the server's name cannot be resolved now, the addresses known before stay.
             let servers = self.connection.addresses().await;
             let mut known = self.shared.known();
             let servers = if servers.is_empty() { std::mem::take(&mut known.servers) } else { servers };
@@ -148,6 +159,7 @@ impl Follower {
         Ok(version)
     }
 
+    /// Watches the nodes from a version on, and updates `version`.
     async fn watch(&mut self, from: &str, version: &mut Option<String>) -> Result<End, Error> {
         let Some(mut lines) = self.nodes.watch(&self.connection, from, WATCH).await? else {
             return Ok(End::Gone);
@@ -175,7 +187,8 @@ impl Follower {
                     Err(_) => false,
                 },
             };
-            // A node is updated every few minutes as a sign of life. That is no change here.
+            // A node's object is updated every few minutes as a sign of life. The fields that matter here stay the
+            // same.
             if changed {
                 self.changed.send_replace(());
             }
@@ -184,6 +197,7 @@ impl Follower {
     }
 }
 
+/// Puts a node from its JSON. Returns whether that changed anything. An unreadable node is left out with a warning.
 fn put(nodes: &mut Nodes, text: &[u8]) -> bool {
     let (name, node): (String, Node) = match node::read(text) {
         Ok(read) => read,

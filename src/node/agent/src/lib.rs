@@ -23,7 +23,7 @@ pub use node::{Node, Nodes};
 pub use uplink::addresses as uplink_addresses;
 pub use watch::disturbances;
 
-/// A larger file is not the agent's.
+/// The largest file that is read, in bytes.
 const LIMIT: usize = 1 << 20;
 
 #[cfg(doctest)]

@@ -22,23 +22,31 @@ use cnimble_netlink::nft::{
     Batch, Element, Expr, Family, Hook, HookPoint, Key, KeyType, Nft, REG1, Rule, Table, Verdict,
 };
 
+/// The agent's table.
 pub const TABLE: Table<'static> = Table::new(Family::Inet, "cnimble-node");
+/// The chain that masquerades.
 const CHAIN: &str = "postrouting";
+/// The chain that drops invalid packets, which NAT does not translate.
 const GUARD: &str = "guard";
 /// The number of `priority filter`.
 const FILTER: i32 = 0;
-/// The hook of the chain of NAT. An earlier version chose another priority.
+/// The hook of the chain that masquerades. An earlier version chose another priority, so [`is_complete`] compares it.
 const NAT: Hook = Hook::after_nat_of_others(HookPoint::Postrouting);
 /// The value of `NF_CT_STATE_INVALID_BIT`.
 const STATE_INVALID: u32 = 0x1;
 
+/// The content of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Masquerade {
+    /// The networks of this node's pods, whose packets are masqueraded.
     pub own: BTreeSet<IpNetwork>,
+    /// The networks of all pods. Packets to them keep their source.
     pub pods: BTreeSet<IpNetwork>,
+    /// Other destinations to which packets keep their source.
     pub others: BTreeSet<IpNetwork>,
 }
 
+/// A family with a prefix length: the networks of one set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Length {
     ipv6: bool,
@@ -50,6 +58,7 @@ impl Length {
         Length { ipv6: cidr.is_ipv6(), prefix: cidr.prefix() }
     }
 
+    /// Returns the name of the set.
     fn set(self) -> String {
         format!("pods{}-{}", if self.ipv6 { 6 } else { 4 }, self.prefix)
     }
@@ -61,11 +70,11 @@ impl Masquerade {
     }
 }
 
-/// The table after the last reconciliation.
+/// The table as it was after the last call of [`apply`]: its content, and its rules as the kernel lists them.
 #[derive(Debug, Default)]
 pub struct Known(Option<(Masquerade, Vec<Rule>)>);
 
-/// Brings the table to `wanted`, or changes nothing. Returns whether it wrote. `known` is of this agent's last call.
+/// Brings the table to `wanted` in one transaction. Returns whether it wrote. Pass the same `known` in each call.
 pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::Result<bool> {
     let exists = nft.has_table(TABLE)?;
     let rules = if exists { nft.rules(TABLE, None)? } else { Vec::new() };
@@ -103,13 +112,13 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
     }
     let written = !batch.is_empty();
     nft.commit(&batch)?;
-    // The rules are stored in the kernel's form. A difference from the written form is no change.
+    // The kernel's form of the rules is stored. It may differ from the written form, which is no change.
     let rules = if updated.is_some() || !written { rules } else { nft.rules(TABLE, None)? };
     known.0 = Some((wanted.clone(), rules));
     Ok(written)
 }
 
-/// Removes the table. Returns whether there was one.
+/// Removes the table. Returns false if there was none, or if the kernel has no nf_tables.
 pub fn remove(nft: &mut Nft) -> netlink::Result<bool> {
     if !nft.is_supported()? || !nft.has_table(TABLE)? {
         return Ok(false);
@@ -124,6 +133,7 @@ fn element(cidr: &IpNetwork) -> Element {
     Element::new(Key::ip(cidr.network()), "")
 }
 
+/// Adds the table with its sets, chains and rules to the batch.
 fn create(batch: &mut Batch, wanted: &Masquerade) {
     batch.create_table(TABLE);
     for length in wanted.lengths() {
@@ -160,6 +170,7 @@ fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
     rules
 }
 
+/// Returns whether the table is `wanted`, whoever has made it. `found` are its rules.
 fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::Result<bool> {
     let rules = rules(wanted);
     let has =
@@ -188,7 +199,7 @@ fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::R
     Ok(true)
 }
 
-/// Matches packets from `own` to neither pods, nor an exception, nor a multicast group.
+/// Returns the expressions that match packets from `own` to neither pods, nor an exception, nor a multicast group.
 fn leaving(own: IpNetwork, wanted: &Masquerade) -> Vec<Expr> {
     let ipv6 = own.is_ipv6();
     let mut rule = of_family(own.ip());

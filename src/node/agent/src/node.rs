@@ -8,19 +8,25 @@ use serde::Deserialize;
 
 use cnimble_api::tame;
 
-/// The limit of networks and addresses of a node.
+/// How many networks and addresses of a node are read. The others are ignored.
 const MANY: usize = 16;
+/// The longest name of a node, in bytes.
 const NAME: usize = 253;
 
+/// A node as far as it is valid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
+    /// The networks of its pods: podCIDRs, or blocks and single addresses.
     pub cidrs: Vec<IpNetwork>,
+    /// Its addresses, to which routes to its pods lead.
     pub ips: Vec<IpAddr>,
     /// The text of `metadata.creationTimestamp`. Its order is that of time.
     pub created: String,
+    /// What of it is invalid, as sentences. The rest of the node is used.
     pub wrong: Vec<String>,
 }
 
+/// Nodes by name.
 pub type Nodes = BTreeMap<String, Node>;
 
 #[derive(Deserialize, Default)]
@@ -61,6 +67,7 @@ struct Address {
     address: String,
 }
 
+/// Reads a node from its JSON, with its name. Fails without a valid name. Other faults are in [`Node::wrong`].
 pub(crate) fn read(text: &[u8]) -> Result<(String, Node), String> {
     let object: Object = serde_json::from_slice(text).map_err(|err| tame(&err.to_string()))?;
     let name = object.metadata.name.unwrap_or_default();
@@ -89,7 +96,7 @@ pub(crate) fn read(text: &[u8]) -> Result<(String, Node), String> {
     Ok((name, node))
 }
 
-/// Overlaps are checked elsewhere.
+/// Reads a podCIDR. It must be a network of a usable size. The plan checks overlaps.
 fn network(text: &str) -> Result<IpNetwork, String> {
     let cidr: IpNetwork = text.parse().map_err(|_| "is no network".to_owned())?;
     if !text.contains('/') || cidr.ip() != cidr.network() {
@@ -105,7 +112,8 @@ fn network(text: &str) -> Result<IpNetwork, String> {
     Ok(cidr)
 }
 
-/// Whether a host may have the address, and others may reach it.
+/// Returns whether a host may have the address and others may reach it. It returns false for link-local, loopback and
+/// multicast addresses, for example.
 pub(crate) fn is_host(ip: IpAddr) -> bool {
     let unusual = match ip {
         IpAddr::V4(ip) => {

@@ -16,27 +16,31 @@ use crate::{Node, Nodes};
 /// The protocol of the agent's routes (`ip route show proto 203`). None of iproute2's rt_protos has the number.
 pub const PROTOCOL: u8 = 203;
 
+/// The state of this host that the plan depends on.
 #[derive(Debug, Clone, Default)]
 pub struct Host {
     /// The routes of the main table, with the protocol of each.
     pub routes: Vec<(NewRoute, u8)>,
     /// The networks of living pods on this node, if the node now has other networks.
     pub living: Vec<IpNetwork>,
+    /// All addresses of this host.
     pub addresses: BTreeSet<IpAddr>,
     /// Addresses that no pod may have, with a description of each.
     pub reserved: BTreeMap<IpAddr, &'static str>,
-    /// The subnets that nodes own blocks and single addresses of; empty if each node has podCIDRs.
+    /// The subnets of which nodes own blocks and single addresses. The list is empty if each node has podCIDRs.
     pub shared: Vec<IpNetwork>,
-    /// The bridge of pods with addresses of these subnets. Their link has no network.
+    /// The index of the bridge of pods with addresses of these subnets. It is `None` if there is no such bridge.
     pub bridge: Option<u32>,
 }
 
 impl Host {
+    /// Returns what a network of a node is called in messages.
     fn noun(&self) -> &'static str {
         if self.shared.is_empty() { "podCIDR" } else { "block" }
     }
 
-    /// Why no node may have a network: it would cut this host off from itself or from the API server.
+    /// Returns why no node may have the network: it contains an address of this host or of the API server. It returns
+    /// `None` if it contains none.
     fn reserves(&self, cidr: IpNetwork) -> Option<String> {
         let (ip, what) = self.reserved.range(cidr.network()..=cidr.broadcast()).next()?;
         Some(format!("{} {cidr} is refused: {ip} is the address of {what}", self.noun()))
@@ -48,20 +52,28 @@ impl Host {
 pub struct Hop {
     /// The node's address, or `None` for this node's own bridge.
     pub via: Option<IpAddr>,
+    /// The index of the link.
     pub index: u32,
+    /// The name of the node, for messages.
     pub node: String,
 }
 
+/// The planned state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// The networks of this node, without refused ones.
     pub own: Vec<IpNetwork>,
+    /// The routes to the pods of other nodes.
     pub routes: BTreeMap<IpNetwork, Hop>,
     /// The routes to local pods through the bridge: the subnets with all blocks, and borrowed addresses in them.
     pub local: BTreeMap<IpNetwork, Hop>,
+    /// The networks of all pods, for the exceptions from masquerading. With shared subnets these are the subnets.
     pub pods: BTreeSet<IpNetwork>,
+    /// Why networks are refused or have no route, as sentences, each with the name of its node.
     pub conditions: Vec<(String, String)>,
 }
 
+/// Computes the plan for the node `own`. Changes nothing.
 pub fn plan(nodes: &Nodes, own: &str, host: &Host) -> Plan {
     let mut planner = Planner {
         nodes,
@@ -92,6 +104,7 @@ struct Planner<'p> {
 }
 
 impl Planner<'_> {
+    /// Accepts this node's networks, and reserves those of living pods.
     fn plan_own(&mut self) {
         let (own, host) = (self.own, self.host);
         for cidr in self.nodes.get(own).into_iter().flat_map(|node| &node.cidrs) {
@@ -111,7 +124,8 @@ impl Planner<'_> {
         }
     }
 
-    /// An existing route wins. After that, the older node comes first.
+    /// Plans the routes to other nodes. Of two nodes that claim overlapping networks, the one with an existing route
+    /// wins, then the older one.
     fn plan_others(&mut self) {
         let ours = &self.ways.ours;
         let has = |cidr: &IpNetwork, ips: &[IpAddr]| ours.get(cidr).is_some_and(|via| ips.contains(via));
@@ -133,6 +147,7 @@ impl Planner<'_> {
         self.plan.pods.extend(self.plan.own.iter().copied());
     }
 
+    /// Accepts a network of another node, and returns its next hop. A network without a way still counts as the pods'.
     fn hop(&mut self, cidr: IpNetwork, name: &str, node: &Node) -> Result<(IpAddr, u32), String> {
         let why = self.refused(cidr).or_else(|| self.ways.connected(cidr));
         if let Some(why) = why.or_else(|| self.host.reserves(cidr)) {
@@ -164,6 +179,8 @@ impl Planner<'_> {
         }
     }
 
+    /// Returns why no node may have the network: it contains a node's address, is outside the shared subnets, or
+    /// overlaps an accepted network.
     fn refused(&self, cidr: IpNetwork) -> Option<String> {
         let (noun, shared) = (self.host.noun(), &self.host.shared);
         if let Some(ip) = self.addresses.range(cidr.network()..=cidr.broadcast()).next() {
@@ -177,12 +194,13 @@ impl Planner<'_> {
     }
 }
 
-/// Networks that do not overlap, by their first address.
+/// The accepted networks with their nodes, by their first address. They do not overlap.
 #[derive(Default)]
 struct Taken {
     networks: BTreeMap<IpAddr, (IpNetwork, String)>,
-    /// Addresses that nodes may borrow from others' blocks.
+    /// Single addresses, which may be inside of other nodes' blocks.
     singles: BTreeMap<IpAddr, (IpNetwork, String)>,
+    /// Whether single addresses count apart from blocks. So it is with shared subnets.
     is_nested: bool,
 }
 
@@ -193,6 +211,7 @@ impl Taken {
         of.insert(cidr.network(), (cidr, node.to_owned()));
     }
 
+    /// Returns an accepted network that overlaps this one.
     fn overlap(&self, cidr: IpNetwork) -> Option<&(IpNetwork, String)> {
         let of = if self.is_nested && is_host(cidr) { &self.singles } else { &self.networks };
         let (_, found) = of.range(..=cidr.broadcast()).next_back()?;
@@ -200,11 +219,14 @@ impl Taken {
     }
 }
 
-/// The routes of the host, without the agent's.
+/// The routes of the host, those of the agent apart.
 struct Ways<'h> {
     host: &'h Host,
+    /// The routes that the agent did not make.
     others: Vec<&'h NewRoute>,
+    /// The destinations of these routes.
     prefixes: BTreeSet<IpNetwork>,
+    /// The agent's routes with their gateways.
     ours: BTreeMap<IpNetwork, IpAddr>,
 }
 
@@ -222,21 +244,23 @@ impl<'h> Ways<'h> {
         }
     }
 
-    /// Returns the networks on links of this host. fe80::/64 does not count, because every link has one.
+    /// Returns the networks to which this host is connected: routes without a gateway. Default routes and routes to
+    /// local pods of the shared subnets are left out.
     fn on_links(&self) -> impl Iterator<Item = &&'h NewRoute> {
-        // Routes to local pods, and borrowed addresses of others' blocks, are part of the shared subnet.
+        // Routes to single local pods are inside the shared subnet.
         let is_pods =
             |dst: IpNetwork| is_host(dst) && self.host.shared.iter().any(|subnet| is_within(dst, *subnet));
         let on_links = |route: &&&NewRoute| route.via.is_none() && route.dst.prefix() > 0;
         self.others.iter().filter(on_links).filter(move |route| !is_pods(route.dst))
     }
 
+    /// Returns the problem if this host is connected to a network that overlaps `cidr`.
     fn connected(&self, cidr: IpNetwork) -> Option<String> {
         let route = self.on_links().find(|route| overlap(route.dst, cidr))?;
         Some(format!("{} {cidr} is refused: this host is connected to {}", self.host.noun(), route.dst))
     }
 
-    /// Returns the problem if a link has a wider network that contains the node's own.
+    /// Returns the problem if this host is connected to a wider network that contains the node's own.
     fn wider(&self, cidr: IpNetwork) -> Option<String> {
         let route =
             self.on_links().find(|route| overlap(route.dst, cidr) && route.dst.prefix() < cidr.prefix())?;
@@ -247,13 +271,15 @@ impl<'h> Ways<'h> {
         ))
     }
 
+    /// Returns the problem if another program has a route to exactly this network. Such a route is left alone.
     fn foreign(&self, cidr: IpNetwork) -> Option<String> {
         self.prefixes.contains(&cidr).then(|| {
             format!("there is a route to {cidr} already that cnimble has not made: it is left alone")
         })
     }
 
-    /// Returns the first of the addresses that is on a link.
+    /// Returns the first of a node's addresses that is on a link of this host, with the link. Fails if there is none of
+    /// the network's family.
     fn hop(&self, cidr: IpNetwork, ips: &[IpAddr]) -> Result<(IpAddr, u32), String> {
         let mut family = ips.iter().filter(|ip| ip.is_ipv4() == cidr.is_ipv4()).peekable();
         let Some(any) = family.peek().copied() else {
@@ -278,6 +304,8 @@ impl<'h> Ways<'h> {
         ips.find_map(|ip| Some((*ip, self.link(*ip)?))).ok_or(off)
     }
 
+    /// Returns the link on which the address is, or `None` if the longest matching route has a gateway or is a default
+    /// route.
     fn link(&self, ip: IpAddr) -> Option<u32> {
         let leading = self.others.iter().filter(|route| route.dst.contains(ip));
         let best = leading.max_by_key(|route| route.dst.prefix())?;

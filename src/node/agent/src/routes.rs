@@ -11,9 +11,11 @@ use cnimble_netlink::{Netlink, Request};
 use crate::Report;
 use crate::plan::{Hop, PROTOCOL};
 
+/// How many requests are sent together.
 const AT_ONCE: usize = 64;
 
-/// Returns the requests for the differences. A new route is added before the old one is removed.
+/// Returns the requests that lead from `current` to `wanted`. Only routes of [`PROTOCOL`] are removed. A new route is
+/// added before the old one to the same network is removed.
 pub(crate) fn difference(current: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork, Hop>) -> Vec<Request> {
     let mut ours: BTreeMap<IpNetwork, Vec<&NewRoute>> = BTreeMap::new();
     for (route, _) in current.iter().filter(|(_, by)| *by == PROTOCOL) {
@@ -26,7 +28,8 @@ pub(crate) fn difference(current: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork
         let is_same = |route: &&NewRoute| route.via == hop.via && route.index == hop.index;
         if !existing.iter().any(is_same) {
             let new = NewRoute { via: hop.via, ..NewRoute::to(*dst, hop.index) };
-            // Next to another program's route, the kernel must refuse the new one.
+            // A route of another program may have appeared. The kernel must then refuse the new one, so it is added
+            // exclusively.
             let make = if existing.is_empty() { route::add_of } else { route::append_of };
             requests.push(make(&new, &name(hop.index), PROTOCOL));
         }
@@ -41,6 +44,7 @@ fn deletion(route: &NewRoute) -> Request {
     route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
 }
 
+/// Changes the agent's routes to `wanted`. Goes on past failures, which are added to the report.
 pub(crate) fn apply(
     netlink: &mut Netlink,
     current: &[(NewRoute, u8)],
@@ -53,7 +57,7 @@ pub(crate) fn apply(
     while requests.peek().is_some() {
         let some: Vec<Request> = requests.by_ref().take(AT_ONCE).collect();
         match netlink.execute_all(some) {
-            // The kernel removes routes with their link.
+            // The kernel removes the routes of a link that goes, so an old route may be gone (ESRCH).
             Ok(()) => {}
             Err(err) if err.is(Errno::ESRCH) => {}
             Err(err) => report.failures.push(err.to_string()),

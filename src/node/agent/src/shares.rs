@@ -1,4 +1,4 @@
-//! Nodes that own blocks of a shared subnet in etcd, as in the IPAM plugin cluster-local.
+//! Nodes that own blocks of a shared subnet, as the IPAM plugin cluster-local keeps them in etcd or Kubernetes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,21 +26,29 @@ const PLUGIN: &str = "cluster-local";
 pub struct ClusterLocal {
     /// The plugin's part of the network's file.
     pub ipam: Value,
+    /// The name of this node.
     pub node: String,
-    /// The subnets that nodes own blocks of.
+    /// The subnets of which nodes own blocks.
     pub subnets: Vec<IpNetwork>,
 }
 
 /// Keys that the agent adds to those of a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Added<'a> {
+    /// The value of `nodeName`.
     pub node: Option<&'a str>,
+    /// The value of `dataDir`.
     pub data_dir: Option<&'a Path>,
+    /// Whether `routed` is set.
     pub routed: bool,
 }
 
 impl ClusterLocal {
-    /// Reads a file with the keys of `ipam`, and adds missing ones. Fails if the plugin would refuse it.
+    /// Reads a file with the keys of `ipam`, and completes them for the network of this name. Without `routes` it adds
+    /// the default routes.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or if the plugin would refuse the configuration.
     pub fn read(path: &Path, network: &str, added: &Added<'_>) -> Result<Self, String> {
         let shown = path.display();
         let text = files::read(path, LIMIT, Links::Follow).map_err(|err| format!("{shown}: {err}"))?;
@@ -70,7 +78,7 @@ impl ClusterLocal {
         let subnets: Vec<IpNetwork> =
             cluster.base.sets.iter().flat_map(RangeSet::ranges).map(|range| range.subnet).collect();
         if !ipam.contains_key("routes") {
-            // A pod gets those of its families.
+            // There is a default route for each family. A pod gets those of the families of its addresses.
             let routes: BTreeSet<&str> = subnets.iter().copied().map(default_route).collect();
             let routes: Vec<Value> = routes.into_iter().map(|dst| json!({"dst": dst})).collect();
             ipam.insert("routes".to_owned(), Value::Array(routes));
@@ -96,7 +104,7 @@ struct Shares {
     singles: Vec<IpAddr>,
 }
 
-/// Returns the nodes in a line of `cluster-local-store watch`, and the epoch and the revision of the store.
+/// Reads a line of `cluster-local-store watch`. Returns the nodes, and the epoch and the revision of the store.
 pub fn nodes(line: &str) -> Result<(Nodes, (u64, i64)), String> {
     let line: Line = serde_json::from_str(line).map_err(|err| tame(&err.to_string()))?;
     let network = |ip: &IpAddr, host_bits: u8| {

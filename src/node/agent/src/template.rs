@@ -5,6 +5,7 @@ use ipnetwork::IpNetwork;
 
 use cnimble_cni::cidr::default_route;
 
+/// Fills a template with the node's networks. Fails for an unsupported action, and for one without its end.
 pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     let cidrs: Vec<String> = own.iter().map(ToString::to_string).collect();
     let routes: Vec<String> = own.iter().map(|cidr| default_route(*cidr).to_string()).collect();
@@ -54,6 +55,7 @@ pub(crate) fn fill(text: &str, own: &[IpNetwork]) -> Result<String, String> {
     Ok(out)
 }
 
+/// One pass of a range.
 struct Iteration<'t> {
     index: &'t str,
     value: &'t str,
@@ -62,6 +64,7 @@ struct Iteration<'t> {
 }
 
 impl Iteration<'_> {
+    /// Appends the body of the range for this item.
     fn fill(&self, body: &str, out: &mut String) -> Result<(), String> {
         let mut rest = body;
         while let Some((before, action, behind)) = next(rest)? {
@@ -85,7 +88,8 @@ impl Iteration<'_> {
     }
 }
 
-/// Splits at the next action: the text before, the action, and the rest. `{{-` and `-}}` remove white space.
+/// Splits at the next action, and returns the text before it, the action, and the rest. Returns `None` without an
+/// action. `{{-` and `-}}` remove white space.
 fn next(text: &str) -> Result<Option<(&str, &str, &str)>, String> {
     let Some((mut before, behind)) = text.split_once("{{") else { return Ok(None) };
     let (mut action, mut behind) = behind.split_once("}}").ok_or("a {{ without its }}")?;
@@ -98,6 +102,7 @@ fn next(text: &str) -> Result<Option<(&str, &str, &str)>, String> {
     Ok(Some((before, action.trim(), behind)))
 }
 
+/// Splits the text at the `{{end}}` that closes it. Nested blocks are skipped.
 fn block(text: &str) -> Result<(&str, &str), String> {
     let (mut depth, mut rest) = (0_usize, text);
     loop {

@@ -8,6 +8,7 @@ use crate::node::is_host;
 /// The value of RT_SCOPE_UNIVERSE (linux/rtnetlink.h).
 const GLOBAL: u8 = 0;
 
+/// Returns the MTU of the link with the default route. It returns `None` without a default route.
 pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     match netlink.default_link()? {
         Some(index) => Ok(Some(netlink.link_at(index)?.mtu)),
@@ -15,7 +16,8 @@ pub(crate) fn mtu(netlink: &mut Netlink) -> netlink::Result<Option<u32>> {
     }
 }
 
-/// Returns one address of each family, by which others reach this host. Those set by hand precede those that expire.
+/// Returns one address of each family by which others reach this host, from the link with the default route. Permanent
+/// addresses precede those that expire. The list is empty without a default route.
 pub fn addresses() -> netlink::Result<Vec<IpAddr>> {
     let mut netlink = Netlink::open()?;
     let Some(index) = netlink.default_link()? else { return Ok(Vec::new()) };

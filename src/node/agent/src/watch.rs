@@ -9,7 +9,8 @@ use cnimble_netlink::monitor::RouteMonitor;
 
 use crate::plan::PROTOCOL;
 
-/// Reports route changes by other programs, also removals of the agent's routes. Its thread never ends.
+/// Reports changes of routes by other programs, also when they remove the agent's routes. A thread waits for them. It
+/// ends if poll(2) fails, and at the first change after the receiver is dropped.
 pub fn disturbances() -> netlink::Result<watch::Receiver<()>> {
     let mut monitor = RouteMonitor::open()?;
     let (sender, receiver) = watch::channel(());
@@ -20,7 +21,7 @@ pub fn disturbances() -> netlink::Result<watch::Receiver<()>> {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(err) => return log::warn!("routes are looked at now and then only: {err}"),
             }
-            // A lost message may have been about a route.
+            // After a lost message, a route may have changed.
             let disturbed = monitor.disturbs(PROTOCOL).unwrap_or(true);
             if disturbed && sender.send(()).is_err() {
                 return;

@@ -1,4 +1,4 @@
-//! Access to an API server by a kubeconfig, read repeatedly: tokens and certificates are replaced meanwhile.
+//! Access to an API server by a kubeconfig, which is read repeatedly because tokens and certificates are replaced.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,15 +18,17 @@ use crate::http::{self, Client};
 use crate::kubeconfig::{self, Access, Credentials};
 use crate::{Error, HttpError, Secret, StartError};
 
-/// The longest token. Servers accept headers of 1 MiB at most.
+/// The longest token in bytes. Servers accept headers of 1 MiB at most.
 const TOKEN_LIMIT: usize = 1 << 20;
-/// A request waits in all as long for a busy server.
+/// How long one request waits in all for a busy server.
 const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
 /// The source of a server's address and credentials.
 #[derive(Debug, Clone, Default)]
 pub struct Server {
+    /// The path of the kubeconfig.
     pub kubeconfig: PathBuf,
+    /// Whether the pod's service account is used instead of the kubeconfig.
     pub in_cluster: bool,
 }
 
@@ -36,6 +38,7 @@ impl Server {
         Server { kubeconfig: path.into(), ..Server::default() }
     }
 
+    /// Reads address and credentials, with the files that the kubeconfig names.
     fn read(&self) -> Result<Access, StartError> {
         if self.in_cluster { kubeconfig::in_cluster() } else { kubeconfig::read(&self.kubeconfig) }
     }
@@ -43,10 +46,14 @@ impl Server {
 
 /// A server with its current address and credentials.
 pub struct Connection {
+    /// The source that is read again.
     way: Server,
     access: Access,
+    /// The credential that a program has given.
     given: Option<Credential>,
+    /// Whether the server has refused the credential (401) since the last renewal.
     refused: AtomicBool,
+    /// The URL without a slash at its end.
     server: String,
     client: Client,
 }
@@ -58,7 +65,8 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// The credential of a program is available only after [`Connection::renew`].
+    /// Reads the source, and sends nothing yet. If the kubeconfig names a program for credentials, it first runs in
+    /// [`Connection::renew`].
     pub fn new(way: &Server) -> Result<Self, StartError> {
         let way = way.clone();
         let access = way.read()?;
@@ -72,18 +80,20 @@ impl Connection {
         })
     }
 
+    /// Returns the server's URL without a slash at its end.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// The set is empty if the server's name cannot be resolved now.
+    /// Returns the addresses of the server. The set is empty if its name cannot be resolved now.
     pub async fn addresses(&self) -> BTreeSet<IpAddr> {
         let host = self.access.server.host().unwrap_or_default().trim_matches(['[', ']']);
         let found = tokio::net::lookup_host((host, 0)).await;
         found.into_iter().flatten().map(|address| address.ip()).collect()
     }
 
-    /// Reads the kubeconfig and its files again. If their content has changed, earlier connections are not used again.
+    /// Reads the kubeconfig and its files again, and runs its program if its credential has expired or was refused. If
+    /// anything has changed, earlier connections are not used again. Call this before each list or watch.
     pub async fn renew(&mut self) -> Result<(), Error> {
         let way = self.way.clone();
         let mut access = blocking(move || way.read()).await.map_err(Error::Access)?;
@@ -113,18 +123,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a GET request for a path and query.
+    /// Sends a GET request for a path and query. A failure that the server reports is a response with its status.
     ///
     /// # Errors
-    /// Fails if the server cannot be reached.
+    /// Fails if the server cannot be reached, or if the token cannot be read.
     pub async fn get(&self, target: &str) -> Result<Response<Incoming>, Error> {
         self.ask(Method::GET, target, self.headers().await?, Vec::new()).await
     }
 
-    /// Sends JSON, or content of the type `kind`, to a path.
+    /// Sends a body of the content type `kind` to a path. A failure that the server reports is a response with its
+    /// status.
     ///
     /// # Errors
-    /// Fails if the server cannot be reached.
+    /// Fails if the server cannot be reached, or if the token cannot be read.
     pub async fn send(
         &self,
         method: Method,
@@ -137,7 +148,7 @@ impl Connection {
         self.ask(method, target, headers, body).await
     }
 
-    /// Sends a request, and again while a busy server tells to wait, as client-go does.
+    /// Sends a request. Sends it again while a busy server asks to wait, as client-go does, for [`BUSY_LIMIT`] in all.
     async fn ask(
         &self,
         method: Method,
@@ -152,7 +163,7 @@ impl Connection {
             let answer = answer.map_err(|err| self.error(target, err))?;
             match http::retry_after(&answer).and_then(|wait| Some((wait, left.checked_sub(wait)?))) {
                 None => {
-                    // The server has refused the credential.
+                    // The server has refused the credential, so the next renewal replaces it.
                     self.refused.fetch_or(answer.status().as_u16() == 401, Ordering::Relaxed);
                     return Ok(answer);
                 }
@@ -164,6 +175,7 @@ impl Connection {
         }
     }
 
+    /// Returns the error of unusable credentials.
     fn unusable(&self, reason: String) -> Error {
         Error::Access(StartError::Kubeconfig { path: self.way.kubeconfig.clone(), reason })
     }
@@ -181,6 +193,7 @@ impl Connection {
         })
     }
 
+    /// Returns the headers of a request, with the credential.
     async fn headers(&self) -> Result<HeaderMap, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -218,6 +231,7 @@ fn address(access: &Access) -> String {
     access.server.to_string().trim_end_matches('/').to_owned()
 }
 
+/// Runs work that reads files on a thread that may block.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StartError> + Send + 'static,
 ) -> Result<T, StartError> {

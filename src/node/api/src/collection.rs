@@ -1,4 +1,4 @@
-//! A collection of objects: listed in pages, then watched
+//! A collection of objects, which is listed in pages and then watched
 //! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>).
 
 use std::time::Duration;
@@ -12,21 +12,25 @@ use crate::page::{ITEM_LIMIT, SplitError, Splitter};
 use crate::wire::EnvelopeMeta;
 use crate::{Error, HttpError, http, tame};
 
-/// Objects in one answer.
+/// How many objects one answer has at most.
 pub const PAGE: usize = 500;
+/// How long reading one page may take.
 const PAGE_TIME: Duration = Duration::from_secs(60);
+/// How many pages a list has at most.
 const PAGES: usize = 1000;
+/// The largest list in bytes, over all pages.
 const LIST_LIMIT: usize = 1 << 30;
-/// The largest event of a watch.
+/// The largest event of a watch in bytes.
 const EVENT_LIMIT: usize = ITEM_LIMIT + (64 << 10);
-/// The longest token for the next page. A usual one has a few hundred bytes.
+/// The longest token for the next page in bytes. A usual one has a few hundred.
 const TOKEN_LIMIT: usize = 16 << 10;
 
+/// The objects of one path, or a part of them.
 #[derive(Debug, Clone)]
 pub struct Collection {
     path: String,
     noun: String,
-    /// The selector of the part, ending in `&`.
+    /// The selector of the part with an `&` at its end. It is empty for all objects.
     query: String,
 }
 
@@ -48,24 +52,26 @@ impl Collection {
         Collection { path: path.to_owned(), noun, query: String::new() }
     }
 
-    /// Selects the objects with this value of a field.
+    /// Selects the objects with this value of a field. Replaces another selector.
     #[must_use]
     pub fn only(mut self, field: &str, value: &str) -> Self {
         self.query = format!("fieldSelector={}&", encode(&format!("{field}={value}")));
         self
     }
 
-    /// Selects the objects with all of these labels, such as `app=web,tier=front`.
+    /// Selects the objects with all of these labels, such as `app=web,tier=front`. Replaces another selector.
     #[must_use]
     pub fn labelled(mut self, labels: &str) -> Self {
         self.query = format!("labelSelector={}&", encode(labels));
         self
     }
 
+    /// Returns the URL of the collection, without the selector.
     pub fn url(&self, connection: &Connection) -> String {
         format!("{}{}", connection.server(), self.path)
     }
 
+    /// Sends a GET request. Returns `None` if the server has forgotten the version (410).
     async fn get(&self, connection: &Connection, query: &str) -> Result<Option<Response<Incoming>>, Error> {
         let response = connection.get(&format!("{}?{}{query}", self.path, self.query)).await?;
         match response.status().as_u16() {
@@ -75,12 +81,13 @@ impl Collection {
         }
     }
 
+    /// Returns the error of an unusable answer.
     fn answer(&self, connection: &Connection, reason: &str) -> Error {
         Error::Answer { url: self.url(connection), reason: tame(reason) }
     }
 
-    /// Passes the JSON of every object to `each`, page by page. Returns the version to watch from, or `None` if the
-    /// server has forgotten the list in the meantime.
+    /// Passes the JSON of every object to `each`, page by page, and stops at its first error. Returns the version to
+    /// watch from, or `None` if the server has forgotten the list in the meantime.
     pub async fn list<E: From<Error>>(
         &self,
         connection: &Connection,
@@ -112,6 +119,7 @@ impl Collection {
         Err(Error::TooMuch { url: connection.server().to_owned(), limit }.into())
     }
 
+    /// Reads one page, and returns its metadata. `left` is how many bytes of the list may still come.
     async fn page<E: From<Error>>(
         &self,
         connection: &Connection,
@@ -132,7 +140,8 @@ impl Collection {
         Ok(envelope.metadata)
     }
 
-    /// Watches for a limited time, with bookmarks. Returns `None` if the server has forgotten the version.
+    /// Watches for the time `limit`, with bookmarks, from a version on. Returns `None` if the server has forgotten that
+    /// version. The objects must then be listed again.
     pub async fn watch(
         &self,
         connection: &Connection,
@@ -162,12 +171,12 @@ pub struct Lines {
     body: Incoming,
     limit: Duration,
     buffer: Vec<u8>,
-    /// The number of bytes without an end of a line, which are not searched again.
+    /// How many bytes at the front have no end of a line, so that they are not searched again.
     searched: usize,
 }
 
 impl Lines {
-    /// Returns `None` when the watch ends. It is safe to drop this future while it waits.
+    /// Waits for the next line. Returns `None` at the end of the watch. It is safe to drop this future while it waits.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let failed = |url: &str, source| Error::Http { url: url.to_owned(), source };
         loop {

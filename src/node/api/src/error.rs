@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a collection is not available now. Another attempt may succeed.
+/// Why a request has failed. Another attempt may succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("can't read {}: {source}", path.display())]

@@ -14,13 +14,14 @@ use tokio::time::timeout;
 
 use crate::Secret;
 
-/// The program may have to ask another server.
+/// How long the program may take. It may have to ask another server.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The longest answer: a token and a certificate chain.
+/// The longest answer in bytes: a token and a certificate chain.
 const ANSWER: u64 = 4 << 20;
 /// A credential that expires within this many seconds is replaced before it is used.
 const MARGIN: i64 = 10;
 
+/// The entry `exec` of a user in a kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Program {
@@ -40,6 +41,7 @@ struct Variable {
     value: Secret,
 }
 
+/// The answer of a program: a token, a client certificate, or both.
 #[derive(Default, PartialEq)]
 pub(super) struct Credential {
     pub(super) token: Option<Secret>,
@@ -67,13 +69,14 @@ struct Status {
 }
 
 impl Credential {
+    /// Returns false if the credential has expired, or does so within [`MARGIN`] seconds.
     pub(super) fn is_fresh(&self) -> bool {
         self.expires.is_none_or(|end| end - MARGIN > jiff::Timestamp::now().as_second())
     }
 }
 
 impl Program {
-    /// Refuses unsupported settings. A name with a `/` is relative to the kubeconfig.
+    /// Refuses unsupported settings. Resolves a command with a `/` relative to `dir`, the directory of the kubeconfig.
     pub(super) fn checked(mut self, dir: &Path) -> Result<Self, String> {
         if !["v1", "v1beta1"]
             .iter()
@@ -93,7 +96,8 @@ impl Program {
         Ok(self)
     }
 
-    /// Runs the program. Its stderr is this process's, as under kubectl. No error contains its answer.
+    /// Runs the program, for at most [`LIMIT`]. Its stderr is this process's, as under kubectl. No error contains its
+    /// answer, which may be a secret.
     pub(super) async fn run(&self) -> Result<Credential, String> {
         let name = self.command.display();
         let info =
@@ -122,8 +126,9 @@ impl Program {
         self.understood(&bytes).map_err(|why| format!("exec: {name}: {why}"))
     }
 
+    /// Reads the program's answer.
     fn understood(&self, bytes: &[u8]) -> Result<Credential, &'static str> {
-        // The reason of a parser might quote a secret.
+        // The parser's error is not shown, because it might quote a secret.
         let answer: Answer =
             serde_json::from_slice(bytes).map_err(|_| "its answer is no ExecCredential in JSON")?;
         if answer.kind != "ExecCredential" || answer.api_version != self.api_version {

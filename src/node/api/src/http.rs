@@ -20,11 +20,13 @@ use tokio::time::timeout;
 
 use crate::{HttpError, StartError, tame};
 
+/// The time limit for a connection, for the beginning of an answer, and for reading a limited answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// A connection without traffic for this time is probed.
+/// The time without traffic after which the kernel probes a connection (TCP_KEEPIDLE).
 const PROBES_AFTER: Duration = Duration::from_secs(15);
+/// The time between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
-/// A peer that answers none of so many probes is dead.
+/// The number of unanswered probes after which the kernel ends the connection.
 const PROBES: u32 = 4;
 
 /// The trusted authorities and the client's certificate.
@@ -40,15 +42,21 @@ pub struct Tls {
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+/// An HTTP client with reused connections.
 #[derive(Debug, Clone)]
 pub struct Client(Pool<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
+/// Returns a function that makes a reason into an error about `what`.
 fn tls_error(what: &str) -> impl Fn(String) -> StartError + '_ {
     move |reason| StartError::Tls { what: what.to_owned(), reason }
 }
 
 impl Client {
-    /// Returns a client for this URL. The system's authorities are not read if the URL has no TLS.
+    /// Returns a client for this URL. The system's authorities are read only if the URL is `https` and `tls` names
+    /// none.
+    ///
+    /// # Errors
+    /// Fails if a certificate or key is unusable.
     pub fn new(url: &Uri, tls: &Tls) -> Result<Client, StartError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -91,12 +99,15 @@ impl Client {
         Ok(Client(Pool::builder(TokioExecutor::new()).build(connector)))
     }
 
-    /// Waits for the beginning of the answer.
+    /// Sends a GET request, and waits for the beginning of the answer.
     pub async fn get(&self, url: &Uri, headers: &HeaderMap) -> Result<Response<Incoming>, HttpError> {
         self.send(Method::GET, url, headers, Vec::new()).await
     }
 
-    /// Sends a request with a body, and waits for the beginning of the answer.
+    /// Sends a request with a body, and waits for the beginning of the answer. Any HTTP status is `Ok`.
+    ///
+    /// # Errors
+    /// Fails if no connection can be made, or if there is no answer within [`ANSWER_LIMIT`].
     pub async fn send(
         &self,
         method: Method,
@@ -128,12 +139,12 @@ fn notice_silence(tcp: &mut HttpConnector) {
     tcp.set_tcp_user_timeout(Some(PROBES_AFTER + PROBE_EVERY * PROBES));
 }
 
-/// Returns a URL that is safe to show: the query may contain a secret.
+/// Returns the URL without query and password, either of which may be a secret.
 pub fn without_query(url: &Uri) -> String {
     shown(&url.to_string())
 }
 
-/// Returns a text that is safe to show. It may be no URL, and may contain a password.
+/// Returns a text without query, fragment and password. It may be no URL.
 fn shown(text: &str) -> String {
     let place = text.split(['?', '#']).next().unwrap_or_default();
     match (place.split_once("://"), place.rsplit_once('@')) {
@@ -156,7 +167,7 @@ fn reasons(err: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads the rest of an answer, unless it is too large or too late.
+/// Reads the body of an answer. Fails if it has more than `limit` bytes, or takes longer than [`ANSWER_LIMIT`].
 pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError> {
     let all = async {
         let mut bytes = Vec::new();
@@ -171,7 +182,7 @@ pub async fn body(mut body: Incoming, limit: usize) -> Result<Vec<u8>, HttpError
     timeout(ANSWER_LIMIT, all).await.unwrap_or(Err(HttpError::Timeout(ANSWER_LIMIT)))
 }
 
-/// Returns `None` at the end of an endless answer.
+/// Waits for the next piece of a body, for at most `limit`. Returns `None` at its end.
 pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>, HttpError> {
     loop {
         match timeout(limit, body.frame()).await {
@@ -187,13 +198,15 @@ pub async fn piece(body: &mut Incoming, limit: Duration) -> Result<Option<Bytes>
     }
 }
 
-/// Returns the time after which a busy server (status 429) wants to be asked again.
+/// Returns how long a busy server (status 429) wants the client to wait, at least one second. It returns `None` for
+/// another status, and without a number of seconds in the header.
 pub fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
     let seconds = response.headers().get(RETRY_AFTER).filter(|_| response.status() == 429)?;
     seconds.to_str().ok()?.parse().ok().map(|seconds: u64| Duration::from_secs(seconds.max(1)))
 }
 
-/// The text is the message of a Kubernetes Status, or the beginning of the answer.
+/// Reads a response with a failure, and returns it as an error. Its text is the message of a Kubernetes Status, or else
+/// the beginning of the body.
 pub async fn refused(response: Response<Incoming>) -> HttpError {
     let status = response.status().as_u16();
     let bytes = body(response.into_body(), 1 << 20).await.unwrap_or_default();
@@ -203,12 +216,14 @@ pub async fn refused(response: Response<Incoming>) -> HttpError {
     HttpError::Status { status, message: tame(message) }
 }
 
+/// Parses certificates in PEM. Fails without any.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.map_err(|err| err.to_string())?;
     if all.is_empty() { Err("there is no certificate in it".to_owned()) } else { Ok(all) }
 }
 
+/// Returns a store of trusted authorities from PEM.
 fn authorities(pem: &[u8]) -> Result<RootCertStore, StartError> {
     let wrong = tls_error("the certificate authority");
     let mut store = RootCertStore::empty();
@@ -257,6 +272,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
+/// Parses an `http` or `https` URL. Refuses one with a password, which would show up in messages.
 pub fn parse_url(text: &str) -> Result<Uri, StartError> {
     let wrong = |reason: &str| StartError::Url { url: shown(text), reason: reason.to_owned() };
     let url: Uri = text.parse().map_err(|err: hyper::http::uri::InvalidUri| wrong(&err.to_string()))?;

@@ -1,5 +1,5 @@
-//! kubeconfig files in clientcmd's v1 format, and a pod's service account, which has the same information.
-//! `auth-provider` and proxies are refused rather than ignored.
+//! Reads kubeconfig files in clientcmd's v1 format, and a pod's service account, which has the same information.
+//! `auth-provider` and proxies are refused, because without them the connection would differ from what the file says.
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,7 @@ use crate::exec::Program;
 use crate::http::{Tls, parse_url};
 use crate::{Secret, StartError};
 
+/// The largest file in bytes.
 const MAX_SIZE: usize = 10 << 20;
 
 #[derive(Deserialize, Default)]
@@ -27,6 +28,7 @@ struct Config {
     contexts: Vec<Named>,
 }
 
+/// An entry of a list in the file. `cluster` is its content, also of a user or a context.
 #[derive(Deserialize)]
 struct Named {
     name: String,
@@ -69,7 +71,7 @@ struct User {
     auth_provider: Option<Value>,
 }
 
-/// A server with its current address and credentials.
+/// The address of a server, its TLS settings and the credentials, as they were read last.
 #[derive(PartialEq)]
 pub(super) struct Access {
     pub(super) server: Uri,
@@ -77,6 +79,7 @@ pub(super) struct Access {
     pub(super) credentials: Credentials,
 }
 
+/// How a request is authenticated, apart from a client certificate.
 #[derive(Clone, PartialEq)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) enum Credentials {
@@ -84,17 +87,24 @@ pub(super) enum Credentials {
     Token(Secret),
     /// Name and password, in base64.
     Basic(Secret),
-    /// A token in a file. It is read for each request, because it changes.
+    /// A file with a token. It is read for each request, because the token is replaced.
     TokenFile(PathBuf),
+    /// A program that returns a credential.
     Exec(Box<Program>),
 }
 
+/// Reads a kubeconfig's current context.
 pub(super) fn read(path: &Path) -> Result<Access, StartError> {
     access(path).map_err(|reason| StartError::Kubeconfig { path: path.to_owned(), reason })
 }
 
+/// The directory of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+/// Uses the pod's service account: the kubelet's variables name the server, and the files hold authority and token.
+///
+/// # Errors
+/// Fails outside of a pod, and if authority or token cannot be read.
 pub(super) fn in_cluster() -> Result<Access, StartError> {
     let failed = |reason| StartError::Kubeconfig { path: PathBuf::from(ACCOUNT), reason };
     let variable = |name: &str| {
@@ -114,12 +124,12 @@ pub(super) fn in_cluster() -> Result<Access, StartError> {
 }
 
 fn access(path: &Path) -> Result<Access, String> {
-    // File names are relative to the kubeconfig.
+    // File names in a kubeconfig are relative to its directory.
     let dir = path.parent().unwrap_or(Path::new("."));
     understood(&limited(path)?, dir, &limited)
 }
 
-/// `file` reads the files that the kubeconfig names.
+/// Reads a kubeconfig from its bytes. `file` reads the files that it names, which are relative to `dir`.
 pub(super) fn understood(
     bytes: &[u8],
     dir: &Path,
@@ -206,6 +216,7 @@ pub(super) fn understood(
     Ok(Access { server, tls, credentials })
 }
 
+/// Returns the content of the entry with this name.
 fn find<T: for<'de> Deserialize<'de>>(list: Vec<Named>, kind: &str, name: &str) -> Result<T, String> {
     let found = list.into_iter().find(|entry| entry.name == name);
     let value =
@@ -213,9 +224,10 @@ fn find<T: for<'de> Deserialize<'de>>(list: Vec<Named>, kind: &str, name: &str) 
     typed(&value, &format!("{kind} \"{name}\": "))
 }
 
+/// Deserializes a value. Errors name the key, and never quote the value.
 fn typed<T: for<'de> Deserialize<'de>>(value: &Value, whose: &str) -> Result<T, String> {
     serde_path_to_error::deserialize(value).map_err(|err| {
-        // The value itself may be a token.
+        // serde's text quotes the value, which may be a token.
         let reason = err.inner().to_string();
         let reason = match reason.split_once(", expected ") {
             Some((_, expected)) => format!("expected {expected}"),
@@ -225,12 +237,13 @@ fn typed<T: for<'de> Deserialize<'de>>(value: &Value, whose: &str) -> Result<T, 
     })
 }
 
+/// Decodes base64 in a key that ends in `-data`.
 fn inline(what: &str, data: &str) -> Result<Vec<u8>, String> {
     let data: String = data.split_whitespace().collect();
     STANDARD.decode(data).map_err(|err| format!("{what}-data: {err}"))
 }
 
-/// Reads a kubeconfig, or one of its files.
+/// Reads a kubeconfig, or one of the files that it names.
 pub(super) fn limited(path: &Path) -> Result<Vec<u8>, String> {
     files::read(path, MAX_SIZE, Links::Follow).map_err(|err| format!("can't read {}: {err}", path.display()))
 }

@@ -1,14 +1,19 @@
-//! The pauses before a server is asked again, as in client-go's reflector.
+//! The pauses before a server is asked again after a failure, as in client-go's reflector.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
+    /// A list was read.
     Listed,
+    /// A watch has ended in the usual way.
     Over,
+    /// The server has forgotten the version.
     Gone,
+    /// The call failed.
     Failed,
 }
 
@@ -18,16 +23,18 @@ pub struct Pace {
     first: Duration,
     most: Duration,
     wait: Duration,
+    /// The begin of the last call that ended with [`End::Gone`].
     gone: Option<Instant>,
 }
 
 impl Pace {
-    /// Waits `first` after the first failure, and doubles that each time up to `most`.
+    /// Creates a pace whose pause is `first` after the first failure, and doubles with each further one up to `most`.
     pub fn new(first: Duration, most: Duration) -> Self {
         Pace { first, most, wait: first, gone: None }
     }
 
-    /// Returns the pause after a call that began at `begun` and ended with `end`.
+    /// Returns the pause after a call that began at `begun` and ended with `end`. `None` is no pause. A success ends
+    /// the doubling.
     pub fn after(&mut self, begun: Instant, end: End) -> Option<Duration> {
         let failed = match end {
             End::Listed => return None,

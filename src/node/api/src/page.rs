@@ -2,11 +2,13 @@
 
 use crate::wire::Envelope;
 
-/// The largest item. etcd accepts 1.5 MiB for an object in a shorter form than JSON.
+/// The largest item in bytes. etcd accepts 1.5 MiB for an object, in a shorter form than JSON.
 pub(super) const ITEM_LIMIT: usize = 8 << 20;
+/// The limit of everything around the items, in bytes.
 const ENVELOPE_LIMIT: usize = 64 << 10;
 
-/// Splits a list into its objects. It only counts braces and recognizes strings. Parsing finds other JSON errors.
+/// Splits a list into its objects. It only counts braces and recognizes strings. Other errors of JSON are found when an
+/// object is parsed.
 #[derive(Default)]
 pub(super) struct Splitter {
     envelope: Vec<u8>,
@@ -14,7 +16,7 @@ pub(super) struct Splitter {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// Whether the position is within the list of items, which is at depth 2.
+    /// Whether the position is within the list of items, whose depth is 2.
     in_items: bool,
 }
 
@@ -30,7 +32,7 @@ pub(super) enum SplitError {
 }
 
 impl Splitter {
-    /// Passes on each item that ends in the piece.
+    /// Takes the next piece of the page, and passes each item that ends in it to `each`.
     pub(super) fn take<E: From<SplitError>>(
         &mut self,
         piece: &[u8],
@@ -86,13 +88,13 @@ impl Splitter {
         Ok(())
     }
 
-    /// Returns the rest of the page after all pieces.
+    /// Returns the page without its items, after all pieces. Fails if it is no valid JSON.
     pub(super) fn finish(self) -> Result<Envelope, String> {
         serde_json::from_slice(&self.envelope).map_err(|err| err.to_string())
     }
 }
 
-/// Whether a list that begins at the end of these bytes is the value of the key `items`.
+/// Returns whether a list that begins at the end of these bytes is the value of the key `items`.
 fn names_items(envelope: &[u8]) -> bool {
     let text = envelope.strip_suffix(b"[").unwrap_or(envelope).trim_ascii_end();
     text.strip_suffix(b":").is_some_and(|text| text.trim_ascii_end().ends_with(b"\"items\""))

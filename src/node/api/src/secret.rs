@@ -14,21 +14,22 @@ const SHORTEST: usize = 6;
 const PART: usize = 8;
 const HIDDEN: &str = "[secret]";
 
-/// The number of secrets that are searched for. A replaced token remains valid for a while.
+/// How many of the latest secrets are searched for. A replaced token remains valid for a while.
 const MANY: usize = 64;
 
 static KNOWN: Mutex<Known> = Mutex::new(Known { secrets: VecDeque::new(), parts: BTreeMap::new() });
 
-/// The secrets of this process, and their parts.
+/// The latest secrets of this process, and their parts.
 #[derive(Clone)]
 struct Known {
     /// The latest is the last.
     secrets: VecDeque<Arc<str>>,
-    /// The parts by their length: each as it is read through all escapes.
+    /// The parts by their length in characters, with all escapes decoded.
     parts: BTreeMap<usize, Arc<HashSet<Box<[char]>>>>,
 }
 
 impl Known {
+    /// Adds a secret, and forgets the oldest if there are too many.
     fn add(&mut self, secret: &Arc<str>) {
         let known = self.secrets.len();
         self.secrets.retain(|other| other != secret);
@@ -43,7 +44,7 @@ impl Known {
     }
 }
 
-/// Returns the parts of the secrets by length. A short secret, or a short word of one, is one part.
+/// Returns the parts of the secrets by length. A secret, or a word of one, that is no longer than [`PART`] is one part.
 fn parts(secrets: &VecDeque<Arc<str>>) -> BTreeMap<usize, Arc<HashSet<Box<[char]>>>> {
     let mut parts: BTreeMap<usize, HashSet<Box<[char]>>> = BTreeMap::new();
     for secret in secrets {
@@ -58,23 +59,24 @@ fn parts(secrets: &VecDeque<Arc<str>>) -> BTreeMap<usize, Arc<HashSet<Box<[char]
     parts.into_iter().map(|(length, parts)| (length, Arc::new(parts))).collect()
 }
 
-/// A token, a password, or the value of a header. Its `Debug` does not show it, and [`redact`] finds it in other texts.
+/// A token, a password, or the value of a header. Its `Debug` hides it, and [`redact`] finds it in other texts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Returns a secret with this text. Afterwards the process leaves no core dump (PR_SET_DUMPABLE, prctl(2)).
+    /// Makes a secret of this text, which [`redact`] hides from now on unless it is shorter than six characters. The
+    /// process then leaves no core dump (PR_SET_DUMPABLE, prctl(2)).
     pub fn new(text: &str) -> Self {
         let secret: Arc<str> = text.into();
         if text.len() >= SHORTEST {
             KNOWN.lock().unwrap_or_else(PoisonError::into_inner).add(&secret);
         }
-        // The process leaves no core dump. If the kernel refuses, the secret is still hidden in texts.
+        // If the kernel refuses this, the secret is still hidden in texts.
         let _ = nix::sys::prctl::set_dumpable(false);
         Secret(secret)
     }
 
-    /// Returns the secret itself, so that it can be sent.
+    /// Returns the secret itself, to send it. Do not print it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -125,7 +127,8 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     if out == text { Cow::Borrowed(text) } else { Cow::Owned(out) }
 }
 
-/// Shows the spaces before and behind a secret. The parts of a secret with several words may begin with one.
+/// Unmarks white space at both ends of each marked part. The parts of a secret with several words may begin with a
+/// space.
 fn spare_spaces(chars: &[char], is_secret: &mut [bool]) {
     let mut hides = false;
     for (char, is_secret) in chars.iter().zip(is_secret.iter_mut()) {
@@ -147,17 +150,18 @@ struct Read {
     end: usize,
 }
 
-/// Reads a text through its escapes: those of JSON and Rust (`\"`, `\u0041`, `\u{41}`, `\x41`), and those of URLs
-/// (`%41`). A text that was escaped twice is read twice.
+/// Decodes the escapes in a text: those of JSON and Rust (`\"`, `\u0041`, `\u{41}`, `\x41`), and those of URLs (`%41`).
+/// It decodes twice, because a text may have been escaped twice.
 fn read_through(text: &str) -> Vec<Read> {
     let plain = text.char_indices().map(|(start, char)| Read { char, start, end: start + char.len_utf8() });
     decode(&decode(&plain.collect::<Vec<_>>()))
 }
 
+/// Decodes the escapes once.
 fn decode(text: &[Read]) -> Vec<Read> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
-    // A backslash, which belongs to the next character.
+    // The position of a backslash, which belongs to the next character.
     let mut before: Option<usize> = None;
     while let [first, behind @ ..] = rest {
         let start = before.take().unwrap_or(first.start);
@@ -177,7 +181,8 @@ fn decode(text: &[Read]) -> Vec<Read> {
     out
 }
 
-/// Returns the character of the escape that the text begins with, and the length of the escape.
+/// Returns the character of the escape with which the text begins, and the escape's length. It returns `None` if it
+/// begins with no escape.
 fn escaped(text: &[Read]) -> Option<(char, usize)> {
     let char = |at: usize| text.get(at).map(|read| read.char);
     let number = |at: usize, length: usize| {

@@ -15,10 +15,12 @@ pub(crate) struct Envelope {
     pub(crate) items: Option<Vec<serde::de::IgnoredAny>>,
 }
 
+/// The metadata of a list.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct EnvelopeMeta {
     pub(crate) resource_version: Option<String>,
+    /// The token for the next page. It is `None` or empty on the last one.
     #[serde(rename = "continue")]
     pub(crate) token: Option<String>,
 }
@@ -58,17 +60,21 @@ struct Version<'a> {
 /// The meaning of a watch's event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
+    /// A bookmark or an empty line. Only the version may have changed.
     Nothing,
     /// An object is new or has changed.
     Put(&'a str),
-    /// An object was deleted. Contains its last JSON.
+    /// An object was deleted. This is its last JSON.
     Drop(&'a str),
-    /// The server has forgotten the version from which it was watched.
+    /// The server has forgotten the version. The collection must be listed again.
     Gone,
 }
 
-/// Reads a line of a watch of `url`, and updates `version`. After a failure of the watch, `version` is `None`: it
-/// cannot be resumed.
+/// Reads a line of a watch, and updates `version`. `url` is for the error. If the server reports a failure of the
+/// watch, this sets `version` to `None`, because the watch cannot be resumed.
+///
+/// # Errors
+/// Fails for such a failure, and for a line that is no known event.
 pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Result<Notice<'a>, Error> {
     if line.trim_ascii().is_empty() {
         return Ok(Notice::Nothing);

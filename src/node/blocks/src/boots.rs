@@ -1,8 +1,8 @@
 //! The boots with a node's name, each with a record and blocks of its own.
 //!
 //! A copy of a disk and a machine that has booted again look the same: both have the share of an earlier boot. So no
-//! boot takes over anything of another. The latest publishes the node's addresses, and a boot that it has superseded
-//! keeps its record.
+//! boot takes over anything of another. The latest boot publishes the node's addresses. Earlier ones keep their records
+//! and blocks until they are released.
 
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{self, Identity, Other, Share};
@@ -11,46 +11,50 @@ use crate::record::{patience, unix_now};
 use crate::store::{Listed, Record, Store};
 use crate::{BlocksError, Result};
 
-/// How many blocks and addresses of earlier boots a process releases: an ADD may wait for it.
+/// How many blocks and addresses of earlier boots one process releases at most. An ADD may wait for it.
 const BATCH: usize = 32;
 
-/// The records of a name.
+/// The records of all boots with one name.
 #[derive(Debug)]
 pub(crate) struct Records<E> {
     open: Vec<Record<E>>,
-    /// Records whose boots confirm nothing any more.
+    /// Records that were closed. Their boots confirm nothing any more, and their blocks are being released.
     closed: Vec<Record<E>>,
     /// The time at which the records were read, by [`share::now`].
     read: u64,
 }
 
 impl<E: Clone> Records<E> {
+    /// Reads the records of all boots with this name.
     pub(crate) async fn read<S: Store<Entry = E>>(session: &mut S, name: &str) -> Result<Self> {
         let records = session.records(name).await?;
         let (open, closed) = records.into_iter().partition(|record| record.closed.is_none());
         Ok(Records { open, closed, read: share::now()? })
     }
 
+    /// Returns the records that their boots may still confirm.
     pub(crate) fn open(&self) -> &[Record<E>] {
         &self.open
     }
 
-    /// The record of a boot that may confirm it.
+    /// Returns the open record of an instance.
     pub(crate) fn of(&self, instance: &str) -> Option<&Record<E>> {
         self.open.iter().find(|record| record.identity.instance == instance)
     }
 
-    /// Whether the record of a boot is closed, and its blocks are being released.
+    /// Returns whether the record of an instance is closed, so that its blocks are being released.
     pub(crate) fn is_closed(&self, instance: &str) -> bool {
         self.closed.iter().any(|record| record.identity.instance == instance)
     }
 
-    /// Returns the identity that confirms or registers the boot of the share. Fails if another machine has the name.
+    /// Returns the identity with which the boot of the share is confirmed or registered next. Its turn is higher than
+    /// any before. Fails if another machine has the name.
     pub(crate) fn confirmed(&self, cluster: &Cluster, share: &Share) -> Result<Identity> {
         let ours = &share.identity;
         let offline = cluster.offline_ms();
         let mut identity = ours.clone();
-        // Each block has the time that others wait for after a release.
+        // Each block keeps the time `offline` of its claim. So that of a registered boot may become shorter, but not
+        // longer.
         identity.offline = if share.registered { offline.min(ours.offline) } else { offline };
         match self.of(&ours.instance) {
             Some(Record { identity: own, .. }) => {
@@ -58,14 +62,15 @@ impl<E: Clone> Records<E> {
                 identity.turn = own.turn.max(ours.turn) + 1;
                 identity.offline = identity.offline.min(own.offline);
             }
-            // A restored store has forgotten it.
+            // A restored store has forgotten the record.
             None if share.registered => identity.turn += 1,
             None => self.check_new(cluster, share)?,
         }
         Ok(identity)
     }
 
-    /// Fails unless a share that the store doesn't have may be registered.
+    /// Fails unless a share without a record may be registered: no other machine may have the name, and no other
+    /// instance this boot.
     fn check_new(&self, cluster: &Cluster, share: &Share) -> Result<()> {
         let refuse =
             |why: &str| Err(BlocksError::Identity { name: cluster.node.clone(), why: why.to_owned() });
@@ -81,9 +86,10 @@ impl<E: Clone> Records<E> {
         Ok(())
     }
 
-    /// Returns the state of the boots other than `ours`, from the states before.
+    /// Returns the states of the open boots other than `ours`. `known` are their states before, which show since when a
+    /// boot has confirmed nothing.
     pub(crate) fn others(&self, ours: &str, known: &[Other]) -> Vec<Other> {
-        // Another boot has taken the name during this one.
+        // A later boot has taken the name, so it runs at the same time.
         let is_superseded = self.of(ours).is_some_and(|record| !record.is_latest);
         let others = self.open.iter().filter(|record| record.identity.instance != *ours);
         let other = |record: &Record<E>| {
@@ -94,8 +100,9 @@ impl<E: Clone> Records<E> {
         others.map(other).collect()
     }
 
-    /// Releases what those of the `others` own that have confirmed nothing for too long, by the list of all boots with
-    /// the name, and what closed ones own. Then their records go.
+    /// Releases the blocks of closed boots, and of those `others` that have confirmed nothing for too long. `listed`
+    /// has the blocks of all boots with the name. A record is removed once its boot owns nothing. Releases at most
+    /// [`BATCH`] blocks; a later process goes on.
     pub(crate) async fn expire<S: Store<Entry = E>>(
         &self,
         session: &mut S,
@@ -124,7 +131,7 @@ impl<E: Clone> Records<E> {
                 match session.release(listed, waited, Some(&record)).await {
                     Ok(_) => {}
                     Err(err @ BlocksError::Away(..)) => return Err(err),
-                    // It has confirmed its record meanwhile, or a later process tries again.
+                    // The boot has confirmed its record meanwhile, or a later process tries again.
                     Err(_) => is_over = false,
                 }
             }
@@ -137,13 +144,13 @@ impl<E: Clone> Records<E> {
     }
 }
 
-/// Returns the states of other boots for a boot that begins `now`, from an earlier share. Without it a node that boots
-/// often would never see one that is over.
+/// Returns the states of other boots for a boot that begins `now`, from an earlier share. Without them a node that
+/// boots often would never see for long enough that another boot is silent.
 pub(crate) fn known_before(earlier: Vec<Other>, now: u64) -> Vec<Other> {
     earlier.into_iter().map(|other| Other { since: now, active: false, ..other }).collect()
 }
 
-/// Fails if an earlier build has taken the record over in another boot.
+/// Fails if the store's record of this instance names another boot: a copy of this machine's disk runs elsewhere.
 fn check_boot(cluster: &Cluster, known: &Identity, ours: &Identity) -> Result<()> {
     if known.boot == ours.boot {
         Ok(())

@@ -1,4 +1,4 @@
-//! Which block or address to try next: the first of some candidates that has no owner.
+//! Finds the block or address to claim next: the first candidate that has no owner.
 
 use std::net::IpAddr;
 
@@ -10,18 +10,21 @@ use crate::Result;
 use crate::record::Owner;
 use crate::store::Store;
 
+/// A block or address that is free to claim.
 pub(crate) struct Candidate<E> {
     pub(crate) owned: Owned,
-    /// A released owner, if there is one.
+    /// The released owner and its entry, which the claim compares. It is `None` if there is no entry.
     pub(crate) left: Option<(Owner, E)>,
 }
 
-/// The blocks of a range, and which of them a node tries first: nodes begin at different ones.
+/// The blocks of a range. Nodes begin at different ones, by a hash of the name, so that they rarely claim the same.
 struct Blocks<'c> {
     cluster: &'c Cluster,
     range: Range,
+    /// The number of the first block: its first address without the host bits.
     low: u128,
     high: u128,
+    /// The number of the block that this node tries first.
     begin: u128,
 }
 
@@ -35,19 +38,20 @@ impl<'c> Blocks<'c> {
         Blocks { cluster, range: range.clone(), low, high, begin }
     }
 
+    /// Returns the first addresses of all blocks, from `begin` to the end and then from the start. Each run is sorted.
     fn runs(&self) -> [Box<dyn Iterator<Item = IpAddr> + '_>; 2] {
         let run =
             |from: u128, to: u128| (from..to).map(|n| address(n << self.cluster.host_bits, self.range.start));
         [Box::new(run(self.begin, self.high + 1)), Box::new(run(self.low, self.begin))]
     }
 
-    /// Whether the owner of the block at `first` could give an address of the range.
+    /// Returns whether the owner of the block at `first` could give an address of the range to a pod.
     fn is_usable(&self, first: IpAddr) -> bool {
         let (start, end) = (self.range.start.max(first), self.range.end.min(self.cluster.last_of(first)));
         start <= end && !(start == end && start == self.range.gateway)
     }
 
-    /// The addresses of a block that no node owns with it.
+    /// Returns the addresses behind the block's last one that no owner of the block gets. Nodes claim them one by one.
     fn tail(&self, first: IpAddr) -> impl Iterator<Item = IpAddr> + '_ {
         let from = number(self.cluster.last_of(first)) + 1;
         let tail = (from..from + self.cluster.tail()).map(move |n| address(n, first));
@@ -55,7 +59,7 @@ impl<'c> Blocks<'c> {
     }
 }
 
-/// Returns a block that is free. Those in `taken` have an owner.
+/// Returns a free block of the range set, or `None` if there is none. Those in `taken` count as owned.
 pub(crate) async fn block<S: Store>(
     session: &mut S,
     cluster: &Cluster,
@@ -76,7 +80,7 @@ pub(crate) async fn block<S: Store>(
     Ok(None)
 }
 
-/// Returns a free address of a tail. Those in `taken` have an owner.
+/// Returns a free single address of the range set, or `None` if there is none. Those in `taken` count as owned.
 pub(crate) async fn single<S: Store>(
     session: &mut S,
     cluster: &Cluster,
@@ -100,11 +104,12 @@ pub(crate) async fn single<S: Store>(
     Ok(None)
 }
 
+/// Returns whether a block or address that begins here is taken.
 fn has(taken: &[Owned], first: IpAddr) -> bool {
     taken.iter().any(|owned| owned.first == first)
 }
 
-/// The first of the sorted `candidates` that has no owner, or a released one.
+/// Returns the first of the sorted `candidates` that has no owner, or one whose release others may use by now.
 async fn first_free<S: Store>(
     session: &mut S,
     candidates: &mut dyn Iterator<Item = Owned>,

@@ -1,9 +1,9 @@
 use cnimble_cni::{Code, Error};
 
-/// Why nothing was claimed.
+/// Why a task failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BlocksError {
-    /// No member of etcd answers with a quorum, or no API server. Another try may succeed.
+    /// No member of etcd answers with a quorum, or no API server does. Another try may succeed.
     #[error("{0} doesn't answer: {1}")]
     Away(&'static str, String),
     #[error(

@@ -15,7 +15,11 @@ use cnimble_leases::cluster::share::{self, Identity, LOCK, Other, Share};
 use crate::boots::known_before;
 use crate::{BlocksError, Result};
 
-/// Reads the share, or makes one: pods don't outlive a boot, and a copy of the disk has the share of the original.
+/// Reads the share of this boot, or makes a new one and writes it. The share of an earlier boot is not taken over: pods
+/// don't outlive a boot, and a copy of the disk has the share of the original.
+///
+/// # Errors
+/// Fails if this machine had another name in this boot, or if other machines may share the directory.
 pub(crate) fn of_this_boot(cluster: &Cluster, dir: &Path) -> Result<Share> {
     let boot = share::this_boot()?;
     let known = Share::read(dir)?;
@@ -36,7 +40,8 @@ pub(crate) fn of_this_boot(cluster: &Cluster, dir: &Path) -> Result<Share> {
     }
 }
 
-/// The share of a boot that owns nothing yet.
+/// Returns the share of a boot that owns nothing yet, with a new instance. It keeps what an `earlier` share has seen of
+/// the store.
 pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Share> {
     let read = |path: &str| {
         let text = std::fs::read_to_string(path);
@@ -77,6 +82,7 @@ pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> 
     })
 }
 
+/// Waits for the node's lock, without a limit of its own. Its modification time is set for readers without the lock.
 pub(crate) async fn lock(dir: &Path) -> Result<Flock<File>> {
     let path = dir.join(LOCK);
     let failed = |err: std::io::Error| BlocksError::Local(Error::io("locking", &path, &err));

@@ -1,5 +1,6 @@
 //! Blocks of a cluster's addresses in etcd or in Kubernetes (`docs/CLUSTER.md` has the protocol). A [`Task`] of a node,
-//! of its agent or of an operator works on a store, which checks that it still is what it was.
+//! of its agent or of an operator works on a store. Each session checks that the store is still the one that was set
+//! up.
 
 mod boots;
 mod claim;
@@ -22,4 +23,5 @@ pub use error::BlocksError;
 pub use task::{Setup, Task};
 pub use tend::Asked;
 
+/// The result of a request to the store.
 pub type Result<T, E = BlocksError> = std::result::Result<T, E>;

@@ -1,5 +1,5 @@
-//! What an ADD would meet that needs the store. A node with a valid share gives addresses without the store, so neither
-//! its plugin nor its agent would notice for most of the time `offline`.
+//! Checks whether an ADD that needs the store would succeed. A node with a valid share gives addresses without the
+//! store. So neither its plugin nor its agent would notice a fault for most of the time `offline`.
 
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{Owned, Share};
@@ -7,7 +7,7 @@ use cnimble_leases::cluster::share::{Owned, Share};
 use crate::store::Store;
 use crate::{BlocksError, Result, claim};
 
-/// Fails with the error of such an ADD.
+/// Fails with the error that such an ADD would have. Claims and writes nothing for the node.
 pub(crate) async fn look<S: Store>(cluster: &Cluster) -> Result<()> {
     let share = Share::read(&cluster.base.store)?;
     let (seen, at) = share.as_ref().map_or(((0, 0), 0), |share| (share.seen(), share.answered));
@@ -27,7 +27,7 @@ pub(crate) async fn look<S: Store>(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the store lacks this boot or what it owns.
+/// Fails if the store lacks the record of this boot, or an address that the share has.
 async fn check<S: Store>(cluster: &Cluster, session: &mut S, share: &Share) -> Result<()> {
     let ours = &share.identity.instance;
     let records = session.records(&cluster.node).await?;
@@ -36,7 +36,7 @@ async fn check<S: Store>(cluster: &Cluster, session: &mut S, share: &Share) -> R
     let has =
         |owned: &&Owned| listed.iter().any(|listed| listed.instance == *ours && listed.first == owned.first);
     let lacks = share.owned.iter().find(|owned| !has(owned));
-    // Another process of the node may have changed both meanwhile.
+    // Another process of the node may have changed share and store meanwhile.
     let is_same = Share::read(&cluster.base.store)?.as_ref() == Some(share);
     let why = match lacks {
         Some(owned) if is_same => format!("{} doesn't have {} as its address any more", S::NAME, owned.first),

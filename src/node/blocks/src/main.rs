@@ -14,9 +14,10 @@ use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_os::privileges::{Caps, Restraint};
 
+/// The largest configuration in bytes.
 const LIMIT: u64 = 16 << 20;
 fn main() -> ExitCode {
-    // Files may be another user's.
+    // The configured files may belong to another user.
     Restraint { keep: Caps::DAC_OVERRIDE, starts_programs: false }.apply();
     let mut stdin = Vec::new();
     let outcome = read(&mut stdin).and_then(|(cluster, task)| run(&cluster, &task));
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Reads the task from the arguments, and the configuration from stdin, whose bytes stay in `stdin` for an error.
 fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
     let mut task = task(&std::env::args().skip(1).collect::<Vec<_>>()).ok_or_else(|| {
         Error::new(Code::INVALID_ENVIRONMENT, "usage: cluster-local-store TASK")
@@ -49,13 +51,14 @@ fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
     Ok((Cluster::read(&config, &args)?, task))
 }
 
-/// A key that the agent adds to the configuration.
+/// The key that the agent adds to the configuration for `tend`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Added {
     nodes: BTreeSet<String>,
 }
 
+/// Parses the arguments. It returns `None` if they are no task.
 fn task(args: &[String]) -> Option<Task> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -78,6 +81,7 @@ fn task(args: &[String]) -> Option<Task> {
     }
 }
 
+/// Performs the task, and returns the text to print. It connects to the store only if the task needs that.
 fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
     if let Some(answer) = task.is_done(cluster)? {
         return Ok(answer);
@@ -87,12 +91,12 @@ fn run(cluster: &Cluster, task: &Task) -> Result<String, Error> {
         .build()
         .map_err(|err| Error::new(Code::IO, format!("starting: {err}")))?;
     let outcome = runtime.block_on(task.perform(cluster, say));
-    // Doesn't wait for a name that is still being looked up.
+    // This does not wait for a thread that still resolves a name.
     runtime.shutdown_background();
     Ok(outcome?)
 }
 
-/// A line for the agent. Fails without an agent.
+/// Prints a line for the agent. Fails if the agent has closed the pipe.
 fn say(line: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;

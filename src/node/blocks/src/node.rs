@@ -22,17 +22,20 @@ use crate::record::{Again, Fence, Owner, unix_now};
 use crate::store::{Listed, Record, Store};
 use crate::{BlocksError, Result};
 
-/// How often another node may be faster.
+/// How often another node may claim a candidate first, before a task gives up.
 const TRIES: u32 = 30;
 
-/// Whether a process confirms the share.
+/// When a process confirms the share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// The share is confirmed if the store needs it, or the time has come.
+    /// Only if a store without transactions has no valid confirmation, or the next one is due. Other stores need one
+    /// from each process.
     Due,
+    /// In any case.
     Always,
 }
 
+/// This node with its lock, its share and a session. The share in the file is locked until this is dropped.
 pub(crate) struct Node<'c, S: Store> {
     pub(crate) cluster: &'c Cluster,
     dir: PathBuf,
@@ -40,19 +43,20 @@ pub(crate) struct Node<'c, S: Store> {
     pub(crate) session: S,
     /// This boot's record in the store, once it is confirmed.
     pub(crate) own: Option<Record<S::Entry>>,
-    /// Owned blocks that are to be returned as soon as they have no lease.
+    /// The first addresses of owned blocks that are to be returned as soon as they have no lease.
     unwanted: BTreeSet<IpAddr>,
     turn: Turn,
     _lock: Flock<File>,
 }
 
 impl<'c, S: Store> Node<'c, S> {
-    /// Takes the node's lock, and has the store confirm the share if this is due.
+    /// Takes the node's lock, connects to the store, and has it confirm the share if this is due. Fails while a
+    /// restored store lets nodes claim their blocks again.
     pub(crate) async fn open(cluster: &'c Cluster) -> Result<Self> {
         Self::open_with(cluster, Turn::Due).await
     }
 
-    /// Does what `open` does, with this rule for the confirmation.
+    /// Does what [`Node::open`] does, with this rule for the confirmation.
     pub(crate) async fn open_with(cluster: &'c Cluster, turn: Turn) -> Result<Self> {
         let dir = cluster.base.store.clone();
         std::fs::create_dir_all(&dir).map_err(|err| Error::io("making", &dir, &err))?;
@@ -76,7 +80,8 @@ impl<'c, S: Store> Node<'c, S> {
         Ok(node)
     }
 
-    /// All wait for the longest time `offline` after a restored backup, which may have forgotten this node's.
+    /// Writes this node's time `offline` to the fence if it is the longest. After a restored backup all nodes wait for
+    /// the longest, and the backup may have forgotten this node's record.
     async fn tell_offline(&mut self) -> Result<()> {
         let fence = self.session.fence().clone();
         self.share.longest = fence.offline.max(self.share.longest).max(self.cluster.offline_ms());
@@ -87,7 +92,7 @@ impl<'c, S: Store> Node<'c, S> {
         }
     }
 
-    /// Has the store confirm the share, or register this boot.
+    /// Has the store confirm the share, or register this boot, and brings the share in line with the store.
     pub(crate) async fn confirm(&mut self) -> Result<()> {
         let asked = share::now()?;
         let records = Records::read(&mut self.session, &self.cluster.node).await?;
@@ -104,13 +109,13 @@ impl<'c, S: Store> Node<'c, S> {
         let listed = self.reconcile(epoch).await?;
         self.save()?;
         match records.expire(&mut self.session, &mut self.share.others, &listed).await {
-            // This boot is confirmed. A later process goes on.
+            // This boot is confirmed all the same. A later process goes on with the others.
             Ok(()) | Err(BlocksError::Away(..)) => Ok(()),
             err => err,
         }
     }
 
-    /// Fails if the store has forgotten turns of this boot: it was restored.
+    /// Fails if the store's record has an earlier turn than the share, in the same epoch. Then the store was restored.
     async fn check_turn(&mut self, records: &Records<S::Entry>) -> Result<()> {
         let own = records.of(&self.share.identity.instance);
         let is_behind = own.is_some_and(|own| own.identity.turn < self.share.identity.turn);
@@ -121,14 +126,15 @@ impl<'c, S: Store> Node<'c, S> {
         Err(self.session.misses(&what, self.share.seen()).await)
     }
 
-    /// Writes to the fence that the store lacks an address of this node. Returns the error.
+    /// Writes to the fence that the store lacks an address of this node, so it was restored. Returns the error for the
+    /// caller.
     pub(crate) async fn misses(&mut self, first: IpAddr) -> BlocksError {
         let what = format!("{first} as the address of node {}", self.cluster.node);
         self.session.misses(&what, self.share.seen()).await
     }
 
-    /// Fails if the store has forgotten this boot. A release writes to a block when others may claim it. Until the boot's
-    /// right to its addresses has ended, no other node does so.
+    /// Fails if a store without transactions has forgotten this boot, rather than released it. A release is written to
+    /// a block before others may claim it. No other node does so while the boot has a right to its addresses.
     async fn check_release(&mut self, records: &Records<S::Entry>) -> Result<()> {
         if S::HAS_TRANSACTIONS
             || records.is_closed(&self.share.identity.instance)
@@ -151,7 +157,12 @@ impl<'c, S: Store> Node<'c, S> {
         }
     }
 
-    /// Writes this boot's record.
+    /// Writes this boot's record, unless it is there and no new turn is needed. A boot whose record was released begins
+    /// again with a new instance and an empty share.
+    ///
+    /// # Errors
+    /// Fails with [`BlocksError::Contended`] if another process has changed the record, and if a lost address has a
+    /// lease.
     pub(crate) async fn register(&mut self, records: &Records<S::Entry>) -> Result<()> {
         let known = records.of(&self.share.identity.instance);
         let is_known = known.is_some() || self.session.fence().suspect.is_some();
@@ -163,7 +174,8 @@ impl<'c, S: Store> Node<'c, S> {
                 S::NAME
             );
             self.lose(&why, |_| true)?;
-            // Its next addresses are those of another instance. The file has it before the store, which may answer late.
+            // Its next addresses belong to a new instance. The file has the instance before the store, whose answer may
+            // get lost.
             let boot = self.share.identity.boot.clone();
             self.share = fresh(self.cluster, boot, Some(self.share.clone()))?;
             self.share.write(&self.dir)?;
@@ -176,7 +188,7 @@ impl<'c, S: Store> Node<'c, S> {
         };
         let own = own.ok_or(BlocksError::Contended)?;
         if !own.is_latest {
-            // The latest boot tells its own addresses.
+            // The latest boot publishes its own addresses.
             self.share.announced = Vec::new();
         }
         self.share.identity = own.identity.clone();
@@ -185,7 +197,7 @@ impl<'c, S: Store> Node<'c, S> {
         Ok(())
     }
 
-    /// Whether this process has to write the record before it claims or returns anything.
+    /// Returns whether this process must write the record before it claims or returns anything.
     fn needs_turn(&self) -> bool {
         let is_due = || self.share.is_due(self.cluster, Asker::Agent);
         S::HAS_TRANSACTIONS
@@ -194,17 +206,19 @@ impl<'c, S: Store> Node<'c, S> {
             || is_due().unwrap_or(true)
     }
 
-    /// This boot's record as it was confirmed. A later process confirms it again, and voids writes of this one.
+    /// Returns this boot's record as it was confirmed. Writes compare it, so a later process that confirms it again
+    /// voids those of this one. Fails before the confirmation.
     pub(crate) fn own(&self) -> Result<Record<S::Entry>> {
         self.own.clone().ok_or(BlocksError::Contended)
     }
 
-    /// Removes addresses from the file that the store doesn't have as this boot's. Fails if one has a lease: its pod may run.
+    /// Removes the blocks and addresses that `is_lost` from the share and its file. Fails, and removes none, if one has
+    /// a lease: its pod may run.
     pub(crate) fn lose(&mut self, why: &str, is_lost: impl Fn(&Owned) -> bool) -> Result<()> {
         if !self.share.owned.iter().any(&is_lost) {
             return Ok(());
         }
-        // No ADD chooses an address meanwhile.
+        // The lock keeps ADDs from choosing an address meanwhile.
         let store = Leases::lock(&self.dir).map_err(Error::from)?;
         let leases = store.as_ref().map(|store| store.addresses().map_err(Error::from)).transpose()?;
         let leases = leases.unwrap_or_default();
@@ -217,14 +231,15 @@ impl<'c, S: Store> Node<'c, S> {
         Ok(self.share.write(&self.dir)?)
     }
 
+    /// Writes the share to its file, with the revision that was seen.
     pub(crate) fn save(&mut self) -> Result<()> {
         self.share.revision = self.share.revision.max(self.session.revision());
         self.share.answered = unix_now();
         Ok(self.share.write(&self.dir)?)
     }
 
-    /// Takes over the claims and returns that a killed process left unfinished. The file is of this `epoch`. Returns the
-    /// list of all boots with the node's name.
+    /// Completes the claims and returns of a killed process, so that share and store agree. `epoch` is that of the
+    /// file. Returns the list of all boots with the node's name.
     async fn reconcile(&mut self, epoch: u64) -> Result<Vec<Listed<S::Entry>>> {
         let listed = self.session.owned_by(&self.cluster.node).await?;
         let instance = self.share.identity.instance.clone();
@@ -249,12 +264,17 @@ impl<'c, S: Store> Node<'c, S> {
         Ok(listed)
     }
 
+    /// Returns the block that begins at `first`, or the single address.
     fn owned(&self, first: IpAddr) -> Owned {
         let last = if self.cluster.block_of(first) == first { self.cluster.last_of(first) } else { first };
         Owned { first, last, idle: None }
     }
 
-    /// Makes sure that set `n` has as many free addresses: claims a block, else a single address.
+    /// Claims a block if set `n` has fewer than `at_least` free addresses. Without a free block it claims a single
+    /// address, but only if one address is enough. Otherwise it then succeeds with too few.
+    ///
+    /// # Errors
+    /// Fails with [`BlocksError::Full`] if no address is left, and with [`BlocksError::Contended`] after many attempts.
     pub(crate) async fn more(&mut self, n: usize, at_least: usize) -> Result<()> {
         let Some(set) = self.cluster.base.sets.get(n) else { return Ok(()) };
         if self.share.free(self.cluster, n)? >= at_least {
@@ -277,7 +297,8 @@ impl<'c, S: Store> Node<'c, S> {
         Err(BlocksError::Contended)
     }
 
-    /// Makes sure that the node may give `ip`. Fails if another node gives it.
+    /// Claims the block of `ip`, or the single address, unless the node owns it already. Fails with
+    /// [`BlocksError::Taken`] if another node owns it.
     pub(crate) async fn address(&mut self, ip: IpAddr) -> Result<()> {
         for _ in 0..TRIES {
             if self.share.owned.iter().any(|owned| owned.contains(ip)) {
@@ -303,7 +324,8 @@ impl<'c, S: Store> Node<'c, S> {
         Err(BlocksError::Contended)
     }
 
-    /// Releases a block without a release whose boot has no record: others wait from now on.
+    /// Releases a block whose boot has no record, in a store without transactions. Others may claim it after a wait
+    /// that begins now.
     async fn release_orphan(&mut self, first: IpAddr, owner: &Owner, entry: &S::Entry) -> Result<()> {
         if S::HAS_TRANSACTIONS || owner.free.is_some() {
             return Ok(());
@@ -316,7 +338,7 @@ impl<'c, S: Store> Node<'c, S> {
         self.session.release(&Listed { first, instance, entry, is_unwanted: false }, 0, None).await.map(drop)
     }
 
-    /// Returns whether no other node was faster.
+    /// Claims a candidate, and writes it to the share. Returns false if another node was faster.
     async fn claim(&mut self, found: Candidate<S::Entry>) -> Result<bool> {
         let (own, owner) = (self.own()?, self.owner(None));
         if !self.session.claim(&own, &found.owned, &owner, found.left.as_ref()).await? {
@@ -327,14 +349,15 @@ impl<'c, S: Store> Node<'c, S> {
         Ok(true)
     }
 
-    /// This boot as the owner of a block.
+    /// Returns this boot as the owner of a block. `again` is for a claim that is repeated after a restored backup.
     pub(crate) fn owner(&self, again: Option<Again>) -> Owner {
         let Identity { name, instance, offline, .. } = self.share.identity.clone();
         Owner { node: name, instance, offline, free: None, again }
     }
 
-    /// Returns single addresses without a lease, and blocks long without one, but for one in a set. If it fails, the
-    /// next process of this node takes the block over again.
+    /// Returns single addresses without a lease, and blocks that have had none for the time `offline`. One unused block
+    /// of each range set stays as a spare, except for pools. The file has the return before the store. If the store
+    /// fails, the next process of this node takes the block over again.
     pub(crate) async fn tidy(&mut self) -> Result<()> {
         let Some(store) = Leases::lock(&self.dir).map_err(Error::from)? else { return Ok(()) };
         let leases = store.addresses().map_err(Error::from)?;

@@ -1,4 +1,4 @@
-//! The operator's tasks: a network is set up, its blocks are listed, and a node is released.
+//! The operator's tasks: setting a network up, listing its blocks, and releasing a node.
 
 use std::net::IpAddr;
 
@@ -10,9 +10,10 @@ use crate::store::Store;
 use crate::task::Setup;
 use crate::{BlocksError, Result};
 
-/// Sets a network up, once. Nodes refuse to work with a store without it.
+/// Sets a network up. Fails if it is set up already. Nodes refuse to work with a store in which it is not.
 ///
-/// A store that was lost looks like a new one. In it a block of living pods is free, so the operator tells which it is.
+/// A store that was lost looks like a new one. In a lost store the blocks of living pods look free, so the operator
+/// says which of the two it is.
 pub(crate) async fn init<S: Store>(cluster: &Cluster, setup: Option<Setup>) -> Result<()> {
     let refused = |why: String| Err(BlocksError::Local(cnimble_cni::Error::config(why)));
     let again = format!("network {} is set up already", cluster.network);
@@ -47,7 +48,8 @@ pub(crate) async fn init<S: Store>(cluster: &Cluster, setup: Option<Setup>) -> R
     if session.init(cluster, fence(cluster, share.as_ref(), setup)).await? { Ok(()) } else { refused(again) }
 }
 
-/// Returns what this node has of a network that was set up before. An agent makes a share before the network is set up.
+/// Returns what proves on this node that the network was set up before, or `None`. An agent makes a share before the
+/// network is set up, so an empty share proves nothing.
 fn trace(cluster: &Cluster, share: Option<&Share>) -> Result<Option<&'static str>> {
     if share.is_some_and(|share| share.registered || !share.owned.is_empty() || share.seen() > (0, 0)) {
         return Ok(Some("its share of the addresses"));
@@ -55,7 +57,8 @@ fn trace(cluster: &Cluster, share: Option<&Share>) -> Result<Option<&'static str
     Ok(if share::leases(cluster)?.is_empty() { None } else { Some("leases") })
 }
 
-/// Returns the first fence of a network. After a loss nothing is claimed at first, as after a restored backup.
+/// Returns the first fence of a network. After [`Setup::Recover`] nothing is claimed at first, as after a restored
+/// backup.
 fn fence(cluster: &Cluster, share: Option<&Share>, setup: Setup) -> Fence {
     let (host_bits, offline) = (cluster.host_bits, cluster.offline_ms());
     let new = Fence { host_bits, offline, ..Fence::default() };
@@ -68,7 +71,8 @@ fn fence(cluster: &Cluster, share: Option<&Share>, setup: Setup) -> Fence {
     Fence { epoch, suspect, offline: offline.max(longest), ..new }
 }
 
-/// Returns the first address of each block, and each single address, with whether it is a single one and its owner.
+/// Returns the first address of each block, and each single address, sorted, with whether it is a single one and its
+/// owner.
 pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<(IpAddr, bool, Owner)>> {
     let mut all = S::begin(cluster, (0, 0), 0).await?.all_owners().await?;
     all.sort_by_key(|(first, ..)| *first);
@@ -81,7 +85,7 @@ pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<(IpAddr, boo
 pub(crate) async fn release<S: Store>(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let mut session = S::open(cluster, (0, 0), 0).await?;
     let mut records = session.records(name).await?;
-    // First: from now on nothing confirms the node, and it claims nothing.
+    // The records are ended first. From then on nothing confirms the node, and it claims nothing.
     if !session.banish(name, &mut records).await? {
         return Err(BlocksError::Contended);
     }

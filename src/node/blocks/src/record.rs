@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Fence {
+    /// The ID of the etcd cluster.
     pub(crate) cluster: u64,
     /// The log's index minus the revision. It only falls when a restored backup begins the log anew.
     pub(crate) offset: i64,
-    /// A block has two to the power of this many addresses.
+    /// The number of host bits of a block, which has two to the power of it addresses.
     pub(crate) host_bits: u32,
-    /// Why nothing may be claimed until all nodes have had time to claim again what they own.
+    /// Why nothing may be claimed until all nodes have had time to claim again what they own. It is `None` in the usual
+    /// case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) suspect: Option<String>,
     /// The time at which the latest restored backup was noticed, in milliseconds since 1970. Revisions of two epochs
@@ -23,7 +25,7 @@ pub(crate) struct Fence {
     pub(crate) offline: u64,
 }
 
-/// A claim from before a restored backup that its owner has repeated.
+/// The repetition of a claim that was made before a restored backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Again {
     /// The epoch that it was repeated in.
@@ -37,7 +39,7 @@ pub(crate) struct Again {
 pub(crate) struct Owner {
     pub(crate) node: String,
     pub(crate) instance: String,
-    /// Milliseconds that the node goes on without the store.
+    /// How long the node gives addresses without the store, in milliseconds.
     pub(crate) offline: u64,
     /// The time from which on others may claim a released one, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,18 +49,19 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
+    /// Returns whether others may claim it by now.
     pub(crate) fn is_free(&self) -> bool {
         self.free.is_some_and(|free| free <= unix_now())
     }
 }
 
-/// How long others wait after a node's last confirmation, in milliseconds: clocks may differ by a tenth.
+/// Returns how long others wait after a node's last confirmation, in milliseconds. Clocks may differ by a tenth.
 pub(crate) fn patience(offline: u64) -> u64 {
     offline.saturating_add(offline / 10)
 }
 
-/// An address as part of a key or an object's name, such as `4-0a000040`. The digits have one width, so texts sort as
-/// addresses do.
+/// Returns an address as part of a key or an object's name, such as `4-0a000040`. The digits have one width, so texts
+/// sort as addresses do.
 pub(crate) fn text(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(_) => format!("4-{:08x}", number(ip)),
@@ -66,13 +69,15 @@ pub(crate) fn text(ip: IpAddr) -> String {
     }
 }
 
-/// How others reach a node and its pods. It changes seldom, and all nodes watch it: it has a key of its own.
+/// The addresses by which others reach a node and its pods. They change seldom and all nodes watch them, so they have a
+/// key of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) ips: Vec<IpAddr>,
 }
 
-/// The new state of a block, of a single address, or of a node's addresses. `None` if there is none any more.
+/// The new state of a block, of a single address, or of a node's addresses. A `None` in it means that there is none any
+/// more.
 pub(crate) enum Change {
     Block(IpAddr, Option<Owner>),
     Single(IpAddr, Option<Owner>),
@@ -80,7 +85,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Whether there is none any more.
+    /// Returns whether the block, address or node has no owner or address any more.
     pub(crate) fn removes(&self) -> bool {
         match self {
             Change::Block(_, owner) | Change::Single(_, owner) => owner.is_none(),

@@ -16,8 +16,8 @@ use crate::store::Store;
 use crate::{BlocksError, Result};
 
 impl<S: Store> Node<'_, S> {
-    /// Claims again what the file has, and fails until all nodes have had the time for it. A share that is valid stays
-    /// so.
+    /// Claims again what the share has, and fails with [`BlocksError::Restored`] until all nodes have had time to do
+    /// so. Then it ends the suspicion in the fence. A valid share stays valid.
     pub(crate) async fn claim_again(&mut self) -> Result<()> {
         let now = share::now()?;
         let epoch = self.session.fence().epoch;
@@ -48,7 +48,7 @@ impl<S: Store> Node<'_, S> {
         let waited = other.before;
         self.share.restored = Some(other);
         self.save()?;
-        // Nodes of an earlier build haven't written their time to the fence.
+        // Nodes with an earlier version of cnimble have not written their time to the fence.
         let known = self.session.identities().await?;
         let longest = known.iter().map(|identity| identity.offline).fold(self.share.longest, u64::max);
         let wait = patience(longest);
@@ -62,7 +62,7 @@ impl<S: Store> Node<'_, S> {
         }
     }
 
-    /// Writes a block or address of the file to the store again. Returns whether no later owner has done so.
+    /// Writes a block or address of the share to the store again. Returns false if a later owner has it.
     async fn reclaim(&mut self, owned: &Owned, seen: (u64, i64)) -> Result<bool> {
         let epoch = self.session.fence().epoch;
         let known = self.session.owner(owned).await?;
@@ -72,10 +72,11 @@ impl<S: Store> Node<'_, S> {
             return Ok(true);
         }
         // This node has claimed it again in this epoch before, no later owner has, and nothing is returned meanwhile.
+        // So the store has forgotten the claim.
         if self.share.epoch == epoch && repeated.is_none() && !S::HAS_TRANSACTIONS {
             return Err(self.misses(owned.first).await);
         }
-        // This node has claimed again before, or its claim is the earlier one.
+        // This node has claimed again before and lost this one, or another owner has seen a later revision.
         if self.share.epoch == epoch || repeated.is_some_and(|again| again.seen > seen) {
             return Ok(false);
         }

@@ -18,32 +18,35 @@ pub(crate) struct Record<E> {
     pub(crate) entry: E,
     /// Whether no later boot has the node's name.
     pub(crate) is_latest: bool,
-    /// The time at which an operator or another node ended it, in milliseconds since 1970.
+    /// The time at which an operator or another node ended the record, in milliseconds since 1970. It is `None` while
+    /// it is open.
     pub(crate) closed: Option<u64>,
 }
 
 /// A block or a single address in the list of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Listed<E> {
+    /// The first address.
     pub(crate) first: IpAddr,
+    /// The instance of the boot that owns it.
     pub(crate) instance: String,
     pub(crate) entry: E,
-    /// Whether its owner is to return it as soon as it has no lease.
+    /// Whether its owner must return it as soon as it has no lease, because its object was deleted.
     pub(crate) is_unwanted: bool,
 }
 
-/// Owners of consecutive addresses.
+/// Owners from one address on.
 pub(crate) struct Window<E> {
     pub(crate) owners: BTreeMap<IpAddr, (Owner, E)>,
     /// Whether no address behind the last one has an owner.
     pub(crate) is_last: bool,
 }
 
-/// A session with the store. The first failure of a request ends it.
+/// A session with the store. After the first failed request it is not used any more.
 pub(crate) trait Store: Sized {
     /// A record, block or address as it was read.
     type Entry: Clone;
-    /// Reports changes of owners.
+    /// Reports changes of owners and hosts.
     type Watch: Watch;
     /// The store's name in messages.
     const NAME: &'static str;
@@ -51,51 +54,56 @@ pub(crate) trait Store: Sized {
     /// a session notices a restored backup. Without transactions a node notices it when it misses something of its own.
     const HAS_TRANSACTIONS: bool;
 
+    /// Connects, and reads nothing yet. Callers use [`Store::open`] or [`Store::begin`].
     async fn connect(cluster: &Cluster) -> Result<Self>;
 
     /// Sets a network up with a fence of this state. Returns false if it is set up already.
     async fn init(&mut self, cluster: &Cluster, fence: Fence) -> Result<bool>;
 
-    /// Reads the fence. `None` if the network isn't set up.
+    /// Reads the fence. It returns `None` if the network isn't set up.
     async fn read_fence(&mut self) -> Result<Option<Fence>>;
 
+    /// Returns the fence as this session has read or written it last.
     fn fence(&self) -> &Fence;
 
-    /// The latest revision of an answer.
+    /// Returns the latest revision that this session has seen.
     fn revision(&self) -> i64;
 
-    /// The difference between this store and that of the fence, or that of the revision `seen` in its epoch at the
-    /// time `at`.
+    /// Returns why this is not the store of the fence, or not one that has had the revision `seen` in its epoch at the
+    /// time `at`. It returns `None` if nothing shows that it was restored.
     async fn difference(&mut self, seen: (u64, i64), at: u64) -> Result<Option<String>>;
 
-    /// Completes a fence with the identity of this store.
+    /// Adds what identifies this store to a fence.
     async fn identified(&mut self, fence: Fence) -> Result<Fence> {
         Ok(fence)
     }
 
-    /// Changes the fence, unless it has changed.
+    /// Writes the fence. Fails with [`BlocksError::Contended`] if it has changed since this session has read it.
     async fn seal(&mut self, fence: Fence) -> Result<()>;
 
-    /// Returns the records of all boots with a name.
+    /// Returns the records of all boots with a name, also closed ones.
     async fn records(&mut self, name: &str) -> Result<Vec<Record<Self::Entry>>>;
 
+    /// Returns the identities of all boots of all nodes.
     async fn identities(&mut self) -> Result<Vec<Identity>>;
 
-    /// Writes the record of a boot. `None` if one of the `known` records of its name has changed meanwhile.
+    /// Writes the record of a boot, a new one if it is not in `known`, the records of its name. Returns `None` if the
+    /// boot's record has changed meanwhile. etcd also compares the latest record for a new boot.
     async fn put_record(
         &mut self,
         known: &[Record<Self::Entry>],
         identity: &Identity,
     ) -> Result<Option<Record<Self::Entry>>>;
 
-    /// Publishes the addresses of the latest boot. Returns false if its record has changed.
+    /// Publishes the addresses of the latest boot. Returns false if its record has changed. The caller has checked that
+    /// `own` is the latest.
     async fn announce(&mut self, own: &mut Record<Self::Entry>, ips: &[IpAddr]) -> Result<bool>;
 
-    /// Publishes how many addresses of a boot are in use. Only a store that shows them to an operator is asked.
+    /// Publishes how many blocks a boot owns, and how many of its addresses are in use. etcd does not store this.
     async fn report(&mut self, own: &mut Record<Self::Entry>, blocks: usize, used: usize) -> Result<()>;
 
-    /// Ends records before their blocks are released, so that their boots confirm nothing any more. Returns false if one
-    /// has changed.
+    /// Ends all records of a name before their blocks are released, so that their boots confirm nothing any more.
+    /// Returns false if one has changed.
     async fn banish(&mut self, name: &str, records: &mut [Record<Self::Entry>]) -> Result<bool>;
 
     /// Prepares the release of what a silent boot owns. Returns false if the record has changed, because its boot has
@@ -108,15 +116,17 @@ pub(crate) trait Store: Sized {
     /// Returns the blocks and addresses of all boots with a name.
     async fn owned_by(&mut self, name: &str) -> Result<Vec<Listed<Self::Entry>>>;
 
+    /// Returns the owner of one block or single address with its entry. A released owner counts, too.
     async fn owner(&mut self, owned: &Owned) -> Result<Option<(Owner, Self::Entry)>>;
 
-    /// Returns owners of blocks, or of single addresses, from one on.
+    /// Returns the owners from one block on, or from one single address on.
     async fn owners(&mut self, from: &Owned) -> Result<Window<Self::Entry>>;
 
-    /// Returns the first address of each block, and each single address, with whether it is a single one.
+    /// Returns the first address of each block, and each single address, with whether it is a single one and its owner.
     async fn all_owners(&mut self) -> Result<Vec<(IpAddr, bool, Owner)>>;
 
-    /// Makes `owner` the owner if the entry is still `known`. Returns whether it was.
+    /// Makes `owner` the owner if the entry is still `known`, where `None` is no entry. Returns false if another was
+    /// faster. With transactions it also compares the record `own`.
     async fn claim(
         &mut self,
         own: &Record<Self::Entry>,
@@ -125,16 +135,20 @@ pub(crate) trait Store: Sized {
         known: Option<&(Owner, Self::Entry)>,
     ) -> Result<bool>;
 
-    /// Takes over a block of this boot that its file lacks: a late return by a dead process fails. Returns whether it
-    /// still is this boot's.
+    /// Takes over a block of this boot that the share lacks, so that a late return by a dead process fails. Returns
+    /// false if the block must be returned instead.
     async fn adopt(&mut self, listed: &Listed<Self::Entry>) -> Result<bool>;
 
-    /// Returns what the boot owns, unless another process has changed it.
+    /// Gives a block or address back. It is no failure if another process has changed it.
     async fn give_back(&mut self, own: &Record<Self::Entry>, owned: &Owned) -> Result<()>;
 
     /// Releases a block or address of a boot that has confirmed nothing for `waited` milliseconds. Others may claim it
-    /// when the owner's right to give addresses without the store has ended: returns when, in milliseconds since 1970.
-    /// `None` if there is no such block. The release fails if the `record` has changed.
+    /// when the owner's right to give addresses without the store has ended. Returns that time in milliseconds since
+    /// 1970, or `None` if there is no such block.
+    ///
+    /// # Errors
+    /// Fails with [`BlocksError::Contended`] if the block has changed. With transactions also if the `record` has
+    /// changed.
     async fn release(
         &mut self,
         listed: &Listed<Self::Entry>,
@@ -142,11 +156,15 @@ pub(crate) trait Store: Sized {
         record: Option<&Record<Self::Entry>>,
     ) -> Result<Option<u64>>;
 
-    /// Reads all owners and hosts, and watches from there on.
+    /// Passes all owners and hosts to `take`, and watches from there on.
     async fn watch(&mut self, take: impl FnMut(Change)) -> Result<Self::Watch>;
 
-    /// Returns a session with an unchanged store. `seen` is the latest epoch and revision that are known, at the time `at`
-    /// or later, in milliseconds since 1970.
+    /// Connects, and checks that the store is the one that the network was set up in. `seen` is the latest epoch and
+    /// revision that the caller knows of, at the time `at` or later, in milliseconds since 1970; zeros check nothing.
+    ///
+    /// # Errors
+    /// Fails if the network is not set up, if its blocks have another size, and while a restored store lets nodes claim
+    /// again.
     async fn open(cluster: &Cluster, seen: (u64, i64), at: u64) -> Result<Self> {
         let session = Self::begin(cluster, seen, at).await?;
         match &session.fence().suspect {
@@ -155,8 +173,8 @@ pub(crate) trait Store: Sized {
         }
     }
 
-    /// Does what `open` does, also for a store that was restored. The first session that notices this writes it to the
-    /// fence.
+    /// Does what [`Store::open`] does, but succeeds for a store that was restored. The first session that notices this
+    /// writes it to the fence.
     async fn begin(cluster: &Cluster, seen: (u64, i64), at: u64) -> Result<Self> {
         let mut session = Self::connect(cluster).await?;
         let fence = session.read_fence().await?;
@@ -185,7 +203,7 @@ pub(crate) trait Store: Sized {
         Ok(session)
     }
 
-    /// Writes to the fence that a backup was restored.
+    /// Writes to the fence that a backup was restored, with a new epoch.
     async fn suspect(&mut self, why: String, seen: (u64, i64)) -> Result<()> {
         let epoch = unix_now().max(self.fence().epoch.max(seen.0) + 1);
         let fence = self.identified(self.fence().clone()).await?;
@@ -204,7 +222,8 @@ pub(crate) trait Store: Sized {
         }
     }
 
-    /// Writes to the fence that the store lacks what a node has written. Returns the error.
+    /// Writes to the fence that the store lacks `what`, which a node has written, so it was restored. Returns the error
+    /// for the caller.
     async fn misses(&mut self, what: &str, seen: (u64, i64)) -> BlocksError {
         let why = format!("it lacks {what}");
         match self.suspect(why.clone(), seen).await {
@@ -213,18 +232,19 @@ pub(crate) trait Store: Sized {
         }
     }
 
+    /// Returns the error of a restored store.
     fn restored(&self, why: &str) -> BlocksError {
         BlocksError::Restored(Self::NAME, why.to_owned())
     }
 }
 
-/// Changes behind a list. It is safe to drop the future of `next` while it waits.
+/// The changes after a list was read. It is safe to drop the future of `next` while it waits.
 pub(crate) trait Watch {
-    /// Returns the next changes, and the revision that they lead to.
+    /// Waits for the next changes. Returns them with the revision to which they lead, if it is known.
     async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)>;
 }
 
-/// The instances of boots that have a record.
+/// Returns the instances of these identities.
 pub(crate) fn instances(identities: &[Identity]) -> BTreeSet<&str> {
     identities.iter().map(|identity| identity.instance.as_str()).collect()
 }

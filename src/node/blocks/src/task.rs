@@ -16,37 +16,46 @@ use crate::store::Store;
 use crate::tend::{Asked, tended};
 use crate::{BlocksError, Result, look, operator, watch};
 
+/// The time limit of a task.
 const DEADLINE: Duration = Duration::from_secs(12);
 
-/// The state in which a network is set up in an empty store.
+/// What an operator says about the past of a network that the store doesn't have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setup {
     /// No node has had an address of it.
     New,
-    /// The store has lost it, and nodes claim again what they own.
+    /// Nodes have had addresses of it, and claim again what they own.
     Recover,
 }
 
+/// A task, which is one start of the program.
 #[derive(Debug)]
 pub enum Task {
-    /// A set needs as many free addresses.
+    /// The range set with this number needs at least so many free addresses.
     More(usize, usize),
+    /// The node needs to own this address.
     Address(IpAddr),
+    /// The share is confirmed in any case.
     Confirm,
+    /// Unused blocks and addresses are returned.
     Tidy,
-    /// Tells what an ADD would meet that needs the store, and changes nothing of the node.
+    /// Checks whether an ADD that needs the store would succeed. Changes nothing of the node.
     Look,
     /// The node's agent publishes addresses of the node, keeps a spare block, and returns what is unused.
     Tend(Asked),
     /// The node's agent follows all owners from this epoch and revision on.
     Watch((u64, i64)),
+    /// The operator sets the network up. `None` fails, and explains the choice.
     Init(Option<Setup>),
+    /// The operator lists all blocks and their owners.
     Blocks,
+    /// The operator releases everything that a node owns.
     Release(String),
 }
 
 impl Task {
-    /// Returns the answer if the store needn't be asked.
+    /// Returns the answer if the task needs nothing from the store, otherwise `None`. It needs no runtime and no
+    /// connection.
     pub fn is_done(&self, cluster: &Cluster) -> Result<Option<String>> {
         let has_more = |set: usize, count: usize| -> Result<bool> {
             let share = Share::read(&cluster.base.store)?;
@@ -62,7 +71,8 @@ impl Task {
         })
     }
 
-    /// Does the task within 12 seconds, but `Watch` until it fails. Returns the answer to print.
+    /// Performs the task within 12 seconds, and returns the answer to print. `Watch` runs until it fails, and passes
+    /// each line to `say`.
     pub async fn perform(&self, cluster: &Cluster, say: impl Fn(&str) -> io::Result<()>) -> Result<String> {
         match &cluster.store {
             config::Store::Etcd(_) => self.perform_in::<Etcd>(cluster, say).await,

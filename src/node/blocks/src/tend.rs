@@ -1,4 +1,4 @@
-//! The agent's part: a spare block exists before an ADD needs it.
+//! The agent's task: it claims a spare block before an ADD needs it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,6 +12,7 @@ use crate::node::Node;
 use crate::store::Store;
 use crate::{BlocksError, Result};
 
+/// Returns whether each usual range set has at least half a block of free addresses.
 fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     for n in 0..cluster.pools.usual {
         if share.free(cluster, n)? < cluster.half() {
@@ -21,10 +22,11 @@ fn has_spares(cluster: &Cluster, share: &Share) -> Result<bool> {
     Ok(true)
 }
 
-/// A node publishes the numbers of its addresses in use and blocks at most once in this time, in milliseconds.
+/// The least time between two publications of a node's numbers of addresses and blocks, in milliseconds.
 const REPORTS: u64 = 60_000;
 
-/// Returns the numbers of addresses in use and blocks, if the store shows them to an operator and is to have others.
+/// Returns the numbers of addresses in use and of blocks, if they must be published: the store is Kubernetes, and they
+/// have changed or were never published.
 fn news(cluster: &Cluster, share: &Share) -> Result<Option<Used>> {
     if !matches!(cluster.store, Chosen::Kubernetes(_)) {
         return Ok(None);
@@ -35,7 +37,7 @@ fn news(cluster: &Cluster, share: &Share) -> Result<Option<Used>> {
     Ok(share.used.as_ref().is_none_or(is_news).then_some(used))
 }
 
-/// The agent's part of [`Node::tend`].
+/// What the agent passes to [`Node::tend`].
 #[derive(Debug, Default)]
 pub struct Asked {
     /// The node's addresses, if others have routes to it.
@@ -47,7 +49,7 @@ pub struct Asked {
 /// The state of a node that is tended.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Tended {
-    /// Whether the store was asked.
+    /// Whether the store was asked. It is false if nothing was to be done.
     pub(crate) asked: bool,
     /// Whether a set lacks a spare block.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -61,8 +63,8 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// The state, if [`Node::tend`] has nothing to do: the store has the node's addresses, each set has a spare block, and no
-/// confirmation is due.
+/// Returns the state if [`Node::tend`] has nothing to do: the store has the node's addresses, each set has a spare
+/// block, and no confirmation is due. Otherwise returns `None`.
 pub(crate) fn tended(cluster: &Cluster, asked: &Asked) -> Result<Option<Tended>> {
     let Some(share) = Share::read(&cluster.base.store)? else { return Ok(None) };
     let is_news = asked.listed.contains(&share.identity.name) && !share.identity.listed;
@@ -97,9 +99,10 @@ impl<S: Store> Node<'_, S> {
         Ok(Tended { asked: true, short, namesakes: self.share.namesakes() })
     }
 
+    /// Publishes the addresses of this node, if this is its latest boot.
     pub(crate) async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
         let mut own = self.own()?;
-        // The addresses are those of the latest boot.
+        // Only the latest boot publishes its addresses.
         if !own.is_latest {
             return Ok(());
         }

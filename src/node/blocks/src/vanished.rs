@@ -1,4 +1,4 @@
-//! Nodes that have left the cluster: the API server had them, and lists them no more.
+//! Nodes that have left the cluster. The API server has listed them before, and does not any more.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,10 @@ use crate::node::Node;
 use crate::store::Store;
 
 impl<S: Store> Node<'_, S> {
-    /// Returns blocks of nodes that aren't `listed` any more, once they have confirmed nothing for too long.
+    /// Releases the blocks of nodes that aren't `listed` any more, once they have confirmed nothing for too long. Does
+    /// nothing if this node itself is not listed.
     pub(crate) async fn return_vanished(&mut self, listed: &BTreeSet<String>) -> Result<()> {
-        // A machine that no API server knows, or that has another name there, can't judge others.
+        // A machine that the API server does not list, or lists under another name, cannot judge others.
         if !listed.contains(&self.share.identity.name) {
             return Ok(());
         }

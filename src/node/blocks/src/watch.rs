@@ -17,11 +17,12 @@ use crate::record::Change;
 use crate::store::{Store, Watch};
 use crate::{BlocksError, Result};
 
-/// Changes within this time are reported together.
+/// How long changes are collected before they are reported together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Between reads of the store, and lines to the agent, without changes. A member without a quorum reports nothing.
+/// The time between two reads of the store without changes, and between lines to the agent. A watch of a member without
+/// a quorum reports nothing, so a read has to notice.
 const LOOK: Duration = Duration::from_secs(10);
-/// The time until the next look at a store that did not answer, while a removal waits to be told.
+/// The time until the next read of a store that did not answer, while a removal waits to be reported.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Serialize)]
@@ -31,6 +32,7 @@ struct Shares<'s> {
     singles: Vec<IpAddr>,
 }
 
+/// A line for the agent.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'s> {
@@ -40,7 +42,7 @@ struct Line<'s> {
     nodes: BTreeMap<&'s str, Shares<'s>>,
 }
 
-/// The valid records of the store.
+/// The valid records of the store: owners of blocks and single addresses by first address, and the nodes' addresses.
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<IpAddr, String>,
@@ -50,7 +52,7 @@ struct State {
 }
 
 impl State {
-    /// Returns whether the state is another one now.
+    /// Applies a change. Returns whether the state differs now.
     fn take(&mut self, change: Change) -> bool {
         let (owners, ip, owner) = match change {
             Change::Host(name, ips) => return put(&mut self.hosts, name, ips),
@@ -62,6 +64,7 @@ impl State {
         put(owners, ip, owner.map(|owner| owner.node))
     }
 
+    /// Returns the state as a line of JSON.
     fn line(&self, cluster: &Cluster, epoch: u64) -> Result<String> {
         let mut nodes: BTreeMap<&str, Shares<'_>> = BTreeMap::new();
         for (name, ips) in &self.hosts {
@@ -91,8 +94,9 @@ fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>)
     true
 }
 
-/// Prints all states from now on, a line each, and an empty line now and then. `seen` is the latest known epoch and
-/// revision, `patience` the limit before the first line. Fails if the store is another one, or the reader is gone.
+/// Passes each state from now on to `say` as a line, and an empty line now and then as a sign of life. `seen` is the
+/// latest known epoch and revision, `patience` the limit before the first line. Fails if the store is another one, or
+/// the reader is gone.
 pub(crate) async fn follow<S: Store>(
     cluster: &Cluster,
     seen: (u64, i64),
@@ -129,7 +133,7 @@ pub(crate) async fn follow<S: Store>(
                 if !pending.check(&mut session, cluster).await? {
                     continue;
                 }
-                // The agent remembers the revision. Changes that wait are told by their own branch.
+                // The agent must know the latest revision. Pending changes are reported by their own branch.
                 let is_news = told < state.revision && pending.due.is_none();
                 let line = if is_news { state.line(cluster, epoch)? } else { String::new() };
                 sent(say(&line))?;
@@ -139,17 +143,18 @@ pub(crate) async fn follow<S: Store>(
     }
 }
 
-/// Changes that the agent hasn't been told of.
+/// Changes that are not yet reported to the agent.
 struct Pending {
-    /// The time at which they are told.
+    /// The time at which they are reported. It is `None` without changes.
     due: Option<Instant>,
     /// Whether one of them removes something.
     removes: bool,
-    /// Whether the store did not answer at the last look.
+    /// Whether the store did not answer when it was read last.
     missed: bool,
 }
 
 impl Pending {
+    /// Applies a change to the state, and sets the time of the report.
     fn take(&mut self, state: &mut State, change: Change) {
         let removes = change.removes();
         if state.take(change) {
@@ -158,8 +163,8 @@ impl Pending {
         }
     }
 
-    /// Looks whether the store still is the same. Returns false if it didn't answer for the first time: another start
-    /// would read everything again, and a server may be busy for a moment.
+    /// Checks that the store is still the same. Returns false if it did not answer for the first time, and fails at the
+    /// second. After a failure the agent reads everything again, and a server may be busy only for a moment.
     async fn check<S: Store>(&mut self, session: &mut S, cluster: &Cluster) -> Result<bool> {
         match session.look(cluster).await {
             Err(BlocksError::Away(..)) if !self.missed => self.missed = true,
@@ -179,7 +184,7 @@ async fn begin<S: Store>(cluster: &Cluster, seen: (u64, i64)) -> Result<(S, Stat
     let mut session = S::open(cluster, seen.max(known), at).await?;
     let mut state = State::default();
     let changes = session.watch(|change| _ = state.take(change)).await?;
-    // A store that was emptied meanwhile has no nodes in these lists.
+    // A store that was emptied meanwhile has no nodes in these lists, so its fence is read again.
     session.look(cluster).await?;
     state.revision = session.revision();
     Ok((session, state, changes))

@@ -1,4 +1,4 @@
-//! A runtime's answers in plain types. Every text in them is fit for a terminal.
+//! A runtime's answers in plain types. Every text in them is safe to print on a terminal.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::clean::{clean, is_hostile};
 use crate::{CriError, wire};
 
+/// How many sandboxes an answer may have.
 const MAX_SANDBOXES: usize = 20_000;
 
 /// The name and the version of a runtime, as its Version call returns them.
@@ -23,6 +24,7 @@ pub struct Version {
     pub api: String,
 }
 
+/// A condition of the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
     /// `RuntimeReady`, `NetworkReady` or another.
@@ -35,13 +37,15 @@ pub struct Condition {
     pub message: String,
 }
 
+/// The answer to a Status call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     pub conditions: Vec<Condition>,
-    /// Runtimes report different parts of it.
+    /// The runtime's networks. It is `None` if the runtime does not report them as containerd does.
     pub cni: Option<Cni>,
 }
 
+/// What a runtime reports about its networks. Runtimes report different parts of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cni {
@@ -49,13 +53,15 @@ pub struct Cni {
     pub plugin_dirs: Vec<PathBuf>,
     /// The networks that it has loaded, without loopback.
     pub networks: Vec<Loaded>,
+    /// Why the runtime could not load a network. It is `None` if it could, or does not say.
     #[serde(rename = "error")]
     pub load_error: Option<String>,
-    /// The template from which it writes a configuration when it hears of the pods' addresses.
+    /// The template from which the runtime writes a configuration when it receives the pods' addresses.
     #[serde(skip)]
     pub conf_template: Option<PathBuf>,
 }
 
+/// A network that the runtime has loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Loaded {
     pub name: String,
@@ -73,29 +79,33 @@ pub struct Sandbox {
     pub name: String,
     pub namespace: String,
     pub uid: String,
-    /// How many sandboxes the pod has had before.
+    /// How many sandboxes the pod has had before this one.
     pub attempt: u32,
     pub ready: bool,
     /// The time at which it was made, in seconds since 1970.
     pub created: u64,
 }
 
+/// The answer to a PodSandboxStatus call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxStatus {
     pub sandbox: Sandbox,
+    /// The pod's addresses. The list is empty on the node's network.
     pub ips: Vec<IpAddr>,
     pub host_network: bool,
-    /// `None` if the runtime does not tell.
+    /// It is `None` if the runtime does not report it.
     pub netns: Option<PathBuf>,
-    /// `None` if the runtime does not tell.
+    /// It is `None` if the runtime does not report it.
     pub pid: Option<u32>,
 }
 
 impl Sandbox {
+    /// Returns `NAMESPACE/NAME`.
     pub fn pod(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// Returns the state in the words of crictl.
     pub fn state(&self) -> &'static str {
         if self.ready { "Ready" } else { "NotReady" }
     }
@@ -120,7 +130,8 @@ impl Sandbox {
     }
 }
 
-/// An ID is compared with that of leases and links: it is right, or the answer is wrong.
+/// Checks a sandbox's ID. It is compared with IDs in leases and links, so it is not cleaned: an invalid one makes the
+/// whole answer invalid.
 pub(crate) fn id(method: &'static str, id: String) -> Result<String, CriError> {
     let fits = !id.is_empty() && id.len() <= 256;
     if fits && !id.contains(|letter| is_hostile(letter) || letter == '/' || letter == ' ') {
@@ -130,6 +141,7 @@ pub(crate) fn id(method: &'static str, id: String) -> Result<String, CriError> {
     }
 }
 
+/// Reads a list of sandboxes, sorted by pod, the latest attempt first.
 pub(crate) fn sandboxes(answer: &wire::ListPodSandboxResponse) -> Result<Vec<Sandbox>, CriError> {
     let method = "ListPodSandbox";
     let wrong = |why: String| CriError::Answer { method, why };
@@ -145,6 +157,7 @@ pub(crate) fn sandboxes(answer: &wire::ListPodSandboxResponse) -> Result<Vec<San
     Ok(all)
 }
 
+/// Reads the status of a sandbox. An address that is none is left out.
 pub(crate) fn sandbox(answer: wire::PodSandboxStatusResponse) -> Result<SandboxStatus, CriError> {
     let method = "PodSandboxStatus";
     let status = answer.status.unwrap_or_default();
@@ -162,19 +175,20 @@ pub(crate) fn sandbox(answer: wire::PodSandboxStatusResponse) -> Result<SandboxS
     })
 }
 
-/// The path of the network namespace in the OCI configuration that the runtime shows.
+/// Returns the path of the network namespace from the OCI configuration that the runtime shows.
 fn netns(info: &Value) -> Option<PathBuf> {
     let namespaces = info.pointer("/runtimeSpec/linux/namespaces")?.as_array()?;
     let network = namespaces.iter().find(|of| of.get("type").and_then(Value::as_str) == Some("network"))?;
     path(network.get("path")?)
 }
 
-/// Refuses paths with strange characters.
+/// Returns an absolute path. It returns `None` for another text, and for one with control characters.
 fn path(value: &Value) -> Option<PathBuf> {
     let path = value.as_str()?;
     (path.starts_with('/') && !path.contains(is_hostile)).then(|| PathBuf::from(path))
 }
 
+/// Reads the status of the runtime.
 pub(crate) fn status(answer: wire::StatusResponse) -> Status {
     let conditions = answer.status.unwrap_or_default().conditions.into_iter().map(|of| Condition {
         kind: clean(&of.kind),
@@ -185,7 +199,8 @@ pub(crate) fn status(answer: wire::StatusResponse) -> Status {
     Status { conditions: conditions.collect(), cni: cni(&answer.info) }
 }
 
-/// containerd shows what go-cni has loaded, and its own configuration.
+/// Returns what containerd reports about its networks in a verbose Status: what go-cni has loaded without loopback, and
+/// parts of its own configuration. It returns `None` for a runtime that reports nothing readable.
 fn cni(info: &BTreeMap<String, String>) -> Option<Cni> {
     let parse = |key: &str| serde_json::from_str::<Value>(info.get(key)?).ok();
     let shown = parse("cniconfig")?;

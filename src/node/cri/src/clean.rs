@@ -1,9 +1,10 @@
-//! A runtime's words, fit for a terminal.
+//! Makes a runtime's texts safe to print on a terminal.
 
-/// Names and messages are far shorter.
+/// The longest text in bytes. Names and messages are far shorter.
 const LIMIT: usize = 16 << 10;
 
-/// Replaces control characters, and those that turn the direction of writing, by their number.
+/// Replaces control characters, and those that change the direction of writing, by their number. A line end or a tab
+/// becomes a space.
 pub(crate) fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(LIMIT));
     for letter in text.chars() {
@@ -20,7 +21,7 @@ pub(crate) fn clean(text: &str) -> String {
     out
 }
 
-/// Whether a terminal would do something else than show it.
+/// Returns whether a terminal would interpret the character instead of showing it.
 pub(crate) fn is_hostile(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

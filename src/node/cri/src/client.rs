@@ -1,4 +1,4 @@
-//! Calls of the runtime service.
+//! A client of CRI's runtime service.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,21 @@ use crate::clean::clean;
 use crate::error::{CriError, innermost};
 use crate::{PodConfig, wire};
 
+/// The time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The kubelet gives it two minutes for anything.
+/// The time limit for a question. The kubelet allows two minutes for any call.
 const QUERY: Duration = Duration::from_secs(20);
 
-/// The time for making or ending a sandbox: the kubelet's two minutes, twice.
+/// The time limit for making or ending a sandbox: twice the kubelet's two minutes.
 pub const WORK_LIMIT: Duration = Duration::from_secs(240);
 
-/// The largest answer in bytes: 20,000 sandboxes are in it.
+/// The largest answer in bytes. It has room for 20,000 sandboxes.
 const MAX_ANSWER: usize = 8 << 20;
 
 const MAX_HEADERS: u32 = 64 << 10;
 
+/// A connection to a container runtime.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
@@ -43,12 +45,16 @@ macro_rules! method {
 }
 
 impl Client {
-    /// Connects, and asks for the version: so it is known to be a CRI runtime.
+    /// Connects, and asks for the version, to be sure that a CRI runtime answers.
+    ///
+    /// # Errors
+    /// Fails with [`CriError::NoSocket`] if there is no socket, and with [`CriError::NotCri`] if another program
+    /// answers.
     pub async fn connect(socket: &Path) -> Result<Client, CriError> {
         let failed = |why: String| CriError::Connect { socket: socket.to_owned(), why };
         let path = std::path::absolute(socket).map_err(|err| failed(err.to_string()))?;
         let path = path.to_str().ok_or_else(|| failed("its path is not UTF-8".to_owned()))?.to_owned();
-        // The error is in the system's own words.
+        // This connection is only for its error, which is the system's own.
         let reached = limited(socket, "connect", CONNECT, tokio::net::UnixStream::connect(&path)).await?;
         reached.map_err(|err| match err.kind() {
             std::io::ErrorKind::NotFound => CriError::NoSocket { tried: vec![socket.to_owned()] },
@@ -66,14 +72,17 @@ impl Client {
         Ok(client)
     }
 
+    /// Returns the version that the runtime has reported when the client connected.
     pub fn version(&self) -> &Version {
         &self.version
     }
 
+    /// Returns the path of the runtime's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
+    /// Asks for the version. A runtime without a name is refused.
     async fn ask_version(&mut self) -> Result<Version, CriError> {
         let strange = |why: String| CriError::NotCri { socket: self.socket.clone(), why };
         let answer = self.call(method!("Version"), wire::VersionRequest {}, QUERY).await;
@@ -95,7 +104,7 @@ impl Client {
         }
     }
 
-    /// The runtime's conditions, and what it tells about its networks.
+    /// Returns the runtime's conditions, and what it reports about its networks.
     ///
     /// # Errors
     /// Fails if the runtime does not answer in time, or refuses the call.
@@ -104,14 +113,17 @@ impl Client {
         Ok(answer::status(answer))
     }
 
-    /// Fails if the answer has an ID that no sandbox can have.
+    /// Lists all sandboxes in any state, sorted by pod.
+    ///
+    /// # Errors
+    /// Fails if the runtime does not answer in time, and if the answer has an ID that no sandbox can have.
     pub async fn sandboxes(&self) -> Result<Vec<Sandbox>, CriError> {
         let answer =
             self.call(method!("ListPodSandbox"), wire::ListPodSandboxRequest::default(), QUERY).await?;
         answer::sandboxes(&answer)
     }
 
-    /// A sandbox in detail.
+    /// Returns the status of one sandbox with its namespace and process, as far as the runtime reports them.
     ///
     /// # Errors
     /// Fails if there is no such sandbox, if the runtime does not answer in time, or if it refuses the call.
@@ -120,7 +132,7 @@ impl Client {
         answer::sandbox(self.call(method!("PodSandboxStatus"), request, QUERY).await?)
     }
 
-    /// Returns the sandbox's ID.
+    /// Makes a sandbox with the runtime's `handler`, which is empty for the default one. Returns the sandbox's ID.
     pub async fn run(&self, config: PodConfig, handler: &str) -> Result<String, CriError> {
         let request =
             wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler: handler.to_owned() };
@@ -129,7 +141,7 @@ impl Client {
         answer::id("RunPodSandbox", answer.pod_sandbox_id)
     }
 
-    /// The call may be repeated.
+    /// Stops a sandbox and takes its network down. May be repeated.
     pub async fn stop(&self, id: &str) -> Result<(), CriError> {
         let request = wire::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
         let _: wire::Empty = self.call(method!("StopPodSandbox"), request, WORK_LIMIT).await?;
@@ -146,7 +158,7 @@ impl Client {
         Ok(())
     }
 
-    /// UpdateRuntimeConfig: the node's share of the pods' addresses.
+    /// Tells the runtime the addresses of this node's pods (UpdateRuntimeConfig), as a list with commas.
     pub async fn set_pod_cidr(&self, cidr: &str) -> Result<(), CriError> {
         let network_config = Some(wire::NetworkConfig { pod_cidr: cidr.to_owned() });
         let runtime_config = Some(wire::RuntimeConfig { network_config });
@@ -155,7 +167,8 @@ impl Client {
         Ok(())
     }
 
-    /// Any call with one answer, by its path: `/runtime.v1.ImageService/ListImages`. [`wire`] has messages.
+    /// Makes any call with one answer, by its path, such as `/runtime.v1.ImageService/ListImages`. [`wire`] has
+    /// messages.
     pub async fn ask<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
     where
         Q: Message + 'static,
@@ -177,7 +190,7 @@ impl Client {
     {
         let mut grpc = self.grpc.clone();
         let mut request = Request::new(request);
-        // The runtime gives up, too, but a little later: the error is ours then.
+        // The runtime gets a slightly longer limit, so that the client's error comes first.
         request.set_timeout(limit + CONNECT);
         let call = async {
             grpc.ready().await.map_err(|err| Status::from_error(err.into()))?;
@@ -196,6 +209,7 @@ impl Client {
     }
 }
 
+/// Limits the time of a call.
 async fn limited<T>(
     socket: &Path,
     method: &'static str,
@@ -206,8 +220,8 @@ async fn limited<T>(
     tokio::time::timeout(limit, work).await.map_err(late)
 }
 
-/// Works with a client for a caller without an async runtime. It needs a new thread, because the caller's own may
-/// belong to one.
+/// Connects and runs `work` for a caller without an async runtime. This blocks. It uses a new thread, because the
+/// caller's own may belong to an async runtime.
 pub fn blocking<T, F>(socket: &Path, work: impl FnOnce(Client) -> F + Send) -> Result<T, CriError>
 where
     T: Send,

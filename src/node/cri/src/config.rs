@@ -12,7 +12,7 @@ pub struct PodConfig {
     pub namespace: String,
     pub uid: String,
     pub attempt: u32,
-    /// Empty on the node's network.
+    /// The hostname. It is empty for a pod on the node's network.
     pub hostname: String,
     pub log_directory: String,
     pub dns: Dns,
@@ -26,7 +26,7 @@ pub struct PodConfig {
 impl From<PodConfig> for wire::PodSandboxConfig {
     fn from(of: PodConfig) -> Self {
         let port = |port: PortMapping| wire::PortMapping {
-            // In CRI's order.
+            // The numbers are CRI's.
             protocol: port.protocol as i32,
             container_port: port.container_port.into(),
             host_port: port.host_port.into(),

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::clean::clean;
 
-/// Texts of the runtime have no control characters here.
+/// Why a call failed. Texts of the runtime have no control characters here.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CriError {
     #[error("no container runtime's socket is there: {}", list(.tried))]
@@ -35,6 +35,7 @@ fn list(tried: &[PathBuf]) -> String {
 }
 
 impl CriError {
+    /// Converts a status of gRPC.
     pub(crate) fn of(socket: &Path, method: &'static str, status: &Status) -> Self {
         let why = clean(status.message());
         // A status that the runtime sent has no source, unlike an error of the transport.
@@ -49,18 +50,18 @@ impl CriError {
         }
     }
 
-    /// Whether there is no such sandbox (any more).
+    /// Returns whether the error says that there is no such sandbox, or none any more.
     pub fn is_no_sandbox(&self) -> bool {
         match self {
             CriError::NoSandbox { .. } => true,
-            // containerd 1.6 has no code for it in calls on the sandbox' task, only the text.
+            // containerd 1.6 has no code for it in calls on the sandbox' task. Only the text says so.
             CriError::Refused { code, why, .. } => code == "Unknown" && why.contains("not found"),
             _ => false,
         }
     }
 }
 
-/// The last of the causes: the others only say that there was one.
+/// Returns the text of the last cause. The texts of the others only say that something failed.
 pub(crate) fn innermost(err: &dyn std::error::Error) -> String {
     let mut last = err;
     while let Some(next) = last.source() {

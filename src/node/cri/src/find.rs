@@ -1,4 +1,4 @@
-//! Where the runtime listens.
+//! Finds the socket of the container runtime.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
@@ -9,8 +9,10 @@ use cnimble_os::files::{self, Links};
 use crate::CriError;
 use crate::clean::clean;
 
+/// crictl's configuration file.
 pub const CRICTL_CONFIG: &str = "/etc/crictl.yaml";
 
+/// crictl's variable for the endpoint.
 pub const ENDPOINT_VARIABLE: &str = "CONTAINER_RUNTIME_ENDPOINT";
 
 /// The default sockets of containerd, CRI-O, k3s (and RKE2), cri-dockerd.
@@ -24,7 +26,11 @@ pub const USUAL: [&str; 4] = [
 /// The largest size of crictl's file, in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// Tries the given endpoint, then crictl's (its variable, then its file), then the usual paths.
+/// Returns the socket's path from the given endpoint, crictl's variable, or crictl's file, whichever comes first.
+/// Without any of these, returns the first of [`USUAL`] that exists. A configured path is not checked.
+///
+/// # Errors
+/// Fails if the endpoint is no path of a Unix socket, and if there is none at all.
 pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
     if let Some(given) = given.filter(|given| !given.is_empty()) {
         return path_of(&given.to_string_lossy(), "");
@@ -39,13 +45,14 @@ pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
         .ok_or_else(|| CriError::NoSocket { tried: USUAL.into_iter().map(PathBuf::from).collect() })
 }
 
-/// The first of the usual sockets below `root` that is there.
+/// Returns the first of the usual sockets below `root` that exists.
 fn usual(root: &Path) -> Option<PathBuf> {
     let is_socket = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     USUAL.into_iter().map(|path| root.join(path.trim_start_matches('/'))).find(is_socket)
 }
 
-/// Accepts `unix:///run/x.sock`, `unix:/run/x.sock` or the path itself.
+/// Returns the path in `unix:///run/x.sock`, `unix:/run/x.sock` or the path itself. `origin` says in errors where the
+/// endpoint is from; it is empty for the user's own.
 fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
     let path =
         endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
@@ -56,13 +63,14 @@ fn path_of(endpoint: &str, origin: &str) -> Result<PathBuf, CriError> {
     Err(CriError::Endpoint { endpoint: clean(endpoint), origin })
 }
 
-/// `runtime-endpoint` of crictl's file, if there is one.
+/// Returns `runtime-endpoint` from crictl's file. It returns `None` without the file or the key.
 fn configured(file: &Path) -> Option<String> {
     let text = files::read(file, LIMIT, Links::Follow).ok()?;
     endpoint(&String::from_utf8(text).ok()?)
 }
 
-/// The file is YAML, of which crictl itself writes and documents one plain key a line.
+/// Returns the value of `runtime-endpoint`. The file is YAML, but crictl itself writes and documents one plain key a
+/// line.
 fn endpoint(text: &str) -> Option<String> {
     let line = text.lines().find_map(|line| line.strip_prefix("runtime-endpoint:"))?;
     let value = line.split(" #").next().unwrap_or_default().trim();

@@ -1,6 +1,7 @@
-//! Container runtimes by CRI, the kubelet's interface: gRPC over a Unix socket, of which the calls about pods'
-//! sandboxes are here. Answers are not trusted: time, size and control characters are limited. [`Client`] makes calls.
-//! [`server`] answers them for `cnimble serve`, beginning in its module `route`. [`wire`] has the messages of both.
+//! A client and a server of CRI, the kubelet's interface to container runtimes: gRPC over a Unix socket. It has the
+//! calls about pods' sandboxes. Answers are not trusted: time, size and control characters are limited. [`Client`]
+//! makes calls. [`server`] answers them for `cnimble serve`, beginning in its module `route`. [`wire`] has the messages
+//! of both.
 
 mod answer;
 mod clean;

@@ -3,7 +3,7 @@ use std::fmt::{self, Write};
 use cnimble_api::is_unseen;
 use serde::{Deserialize, Serialize};
 
-/// The text form is `namespace/name`.
+/// The namespace and name of a pod. Its text form is `NAMESPACE/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodId {
     /// The Kubernetes namespace (not the network namespace).
@@ -19,7 +19,7 @@ impl PodId {
 
 impl fmt::Display for PodId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // People read one line, also for invalid names.
+        // The text must be one readable line, also for an invalid name.
         for char in self.namespace.chars().chain(['/']).chain(self.name.chars()) {
             if is_unseen(char) { write!(f, "{}", char.escape_debug())? } else { f.write_char(char)? }
         }

@@ -1,11 +1,12 @@
-//! How full a network's address ranges are, by host-local's configuration and files (`<dataDir>/<network>/<address>`),
-//! also of the Go plugins. Nothing is locked: the numbers may be a moment old.
+//! Counts used and free addresses of a network, by host-local's configuration and files
+//! (`<dataDir>/<network>/<address>`), also of the Go plugin. Nothing is locked, so the numbers may be a moment old.
 
 use cnimble_cni::NetworkList;
 use cnimble_leases::config::{self, Config};
 use cnimble_leases::range::RangeSet;
 use cnimble_leases::store::{Directory, StoreError};
 
+/// The use of one range of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeUsage {
     /// The format is `FIRST-LAST`.
@@ -14,11 +15,12 @@ pub struct RangeUsage {
     pub free: u128,
 }
 
-/// Returns no ranges if they come from elsewhere (the capability `ipRanges`).
+/// Returns the use of each range of host-local in this network. The list is empty without host-local, and if the ranges
+/// come from the capability `ipRanges`.
 pub fn usage(list: &NetworkList) -> Result<Vec<RangeUsage>, StoreError> {
     let mut found = Vec::new();
     for plugin in list.plugins.iter().filter(|plugin| config::is_used_by(plugin)) {
-        // host-local refuses the configuration, so there are no leases.
+        // host-local refuses such a configuration, so it has made no leases.
         let Ok(config) = Config::of(list, plugin) else { continue };
         let leases = match Directory::open(&config.store)? {
             Some(dir) => dir.addresses()?,

@@ -1,6 +1,6 @@
-//! Pods the kubelet's way, from a manifest to a network. [`manifest`] reads Pod objects, and [`source`] merges those of
-//! a directory, a URL and an API server. [`network`] tells plugins about a pod. [`sandbox`] has a network namespace and
-//! a record for each pod. [`sync`] makes existing pods match the wanted ones.
+//! Makes pods as a kubelet does, from a manifest to a network. [`manifest`] reads Pod objects, and [`source`] merges
+//! those of a directory, a URL and an API server. [`network`] passes a pod to plugins. [`sandbox`] has a network
+//! namespace and a record for each pod. [`sync`] makes existing pods match the wanted ones.
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -1,5 +1,5 @@
 //! Watches directories by inotify(7). It misses changes on network file systems, in missing directories, and above the
-//! user's watch limit. So a [`DirWatch`] also reports periodically, and the waiter reads the directory.
+//! user's watch limit. So a [`DirWatch`] also reports periodically, and its user reads the directory each time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,9 +13,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Writing a file takes several steps: wait for a pause of this length …
+/// How long the directory must be quiet before a change is reported, because writing a file takes several steps.
 const SETTLE: Duration = Duration::from_millis(30);
-/// … but at most this long.
+/// How long a change is held back at most.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Watches directories for files that appear, change or go.
@@ -37,7 +37,8 @@ impl AsRawFd for Handle {
 }
 
 impl DirWatch {
-    /// Accepts missing directories. Reports at least every `poll`, also without inotify. Needs tokio with I/O.
+    /// Watches these directories, which may be missing. It reports at least once in each `poll`, also without inotify.
+    /// Needs tokio with I/O.
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, poll: Duration) -> Self {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
             .map_err(io::Error::from)
@@ -55,7 +56,8 @@ impl DirWatch {
         watch
     }
 
-    /// May return without a change. Changes between two calls are not lost, also when the future is dropped.
+    /// Waits for a change, for at most the period. It may return without one. Changes between two calls are not lost,
+    /// even if the future is dropped.
     pub async fn changed(&mut self) {
         let end = Instant::now() + self.poll;
         let Some(inotify) = &self.inotify else {
@@ -70,11 +72,11 @@ impl DirWatch {
                 }
             }
         }
-        // A directory may be new or replaced.
+        // A directory may have appeared or been replaced.
         self.attach();
     }
 
-    /// The kernel returns the same descriptor for a known directory.
+    /// Watches the directories that exist now. The kernel returns the same descriptor for one that is watched already.
     fn attach(&mut self) {
         let Some(inotify) = &self.inotify else { return };
         let flags = AddWatchFlags::IN_CLOSE_WRITE
@@ -90,7 +92,7 @@ impl DirWatch {
         for dir in &self.dirs {
             match inotify.add_watch(dir, flags) {
                 Ok(watch) => {
-                    // The kernel would go on reporting a moved directory.
+                    // Otherwise the kernel would go on reporting a directory that was moved away.
                     if let Some(old) = self.watches.insert(dir.clone(), watch)
                         && old != watch
                         && !self.watches.values().any(|other| *other == old)
@@ -107,6 +109,7 @@ impl DirWatch {
     }
 }
 
+/// Waits for events, and discards them.
 async fn next(inotify: &AsyncFd<Handle>) -> io::Result<()> {
     loop {
         let mut ready = inotify.readable().await?;
@@ -153,7 +156,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("net.d");
         runtime().block_on(async {
-            // Only the clock can tell of a missing directory.
+            // Only the clock can reveal a missing directory.
             let mut watch = DirWatch::new([dir.clone()], Duration::from_millis(10));
             watch.changed().await;
             fs::create_dir(&dir).unwrap();

@@ -12,7 +12,7 @@ use cnimble_netlink::{self as netlink, NetNs, Netlink};
 
 use crate::style::joined;
 
-/// The values of one property in the runtime, the cache and the kernel.
+/// The values of one property in the runtime, the cache and the kernel. A side that doesn't have the property is empty.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) what: &'static str,
@@ -33,7 +33,7 @@ impl Line {
         Line { what, runtime, cache, kernel }
     }
 
-    /// Returns the cells of the rows. Only the first row has the name.
+    /// Returns the cells of one row for each value. Only the first row has the name.
     pub(super) fn cells(&self) -> Vec<Vec<String>> {
         let height = self.runtime.len().max(self.cache.len()).max(self.kernel.len());
         let cell = |side: &Vec<String>, row: usize| match side.get(row) {
@@ -49,12 +49,13 @@ impl Line {
     }
 }
 
-/// The views of a pod and their differences.
+/// The three views of a sandbox, and how they differ.
 pub(super) struct Sides {
     pub(super) lines: Vec<Line>,
     pub(super) differences: Vec<String>,
 }
 
+/// An interface in a pod. Its addresses are also in text, with the prefix length.
 struct Interface {
     name: String,
     mac: String,
@@ -62,6 +63,8 @@ struct Interface {
 }
 
 impl Sides {
+    /// Compares a sandbox of the runtime with the cache and the kernel. Differences are only reported for a ready
+    /// sandbox, other than a different namespace.
     pub(super) fn of(status: &SandboxStatus, sight: &Sight, tree: &Tree) -> Self {
         let id = &status.sandbox.id;
         let is_its = |known: &&Known| known.entry.container_id == *id && known.entry.ifname != "lo";
@@ -108,11 +111,13 @@ impl Sides {
     }
 }
 
+/// Returns the path as text.
 fn shown(path: &Option<PathBuf>) -> Option<String> {
     path.as_ref().map(|path| path.display().to_string())
 }
 
-/// Lists parts that a Ready pod should have but lacks.
+/// Returns what a ready pod should have but lacks: a cache entry, its interfaces, and the addresses of the runtime and
+/// the cache.
 fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]) -> Vec<String> {
     let kernel: BTreeSet<IpAddr> =
         interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
@@ -138,18 +143,20 @@ fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]
     missing
 }
 
+/// Returns the network's name with its plugins.
 fn network(known: &Known) -> String {
     let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
     let types: Vec<String> = plugins.into_iter().map(|plugin| plugin.plugin_type).collect();
     format!("{} ({})", known.entry.network, types.join(" "))
 }
 
-/// `/var/run` links to `/run`, so it is replaced.
+/// Returns the path with `/run` for `/var/run`, which is a link to it.
 fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
-/// Returns whether the namespace exists, in a word, and its interfaces.
+/// Returns whether the namespace exists, in a word, and its interfaces. Without a path it returns `None` and no
+/// interfaces.
 fn look(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
     match path.map(interfaces) {
         None => (None, Vec::new()),
@@ -159,6 +166,7 @@ fn look(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
     }
 }
 
+/// Returns the interfaces of a namespace but `lo`, without IPv6 link-local addresses.
 fn interfaces(path: &Path) -> netlink::Result<Vec<Interface>> {
     let mut inside = Netlink::open_bounded(&NetNs::open(path)?)?;
     let mut found = Vec::new();

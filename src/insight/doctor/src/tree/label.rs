@@ -1,4 +1,4 @@
-//! Words for what both pictures show.
+//! The texts that both pictures show.
 
 use ipnetwork::IpNetwork;
 
@@ -7,9 +7,9 @@ use cnimble_rules::objects::pair;
 
 use super::model::{HostLink, Network, Place, Pod, PodInterface};
 
-/// A heading, and the lines under it.
+/// Returns the rows about a pod, each a heading with the lines under it. Empty rows are left out.
 pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
-    // Of a port nothing is known here; a link without a bridge is the pod's gateway.
+    // A port of a bridge has no addresses or routes here. A link without a bridge is the pod's gateway.
     let host = pod.link.iter().flat_map(|link| {
         let routes = link.routes.iter().map(|route| format!("route {route}"));
         link.addresses.iter().cloned().chain(routes)
@@ -31,7 +31,8 @@ pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
     rows
 }
 
-/// The host's end of the pod's pair, or an interface on a link of the host.
+/// Returns the text on the line to a pod: the host's end of its pair, or an interface on a link of the host. It returns
+/// `None` without either.
 pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     match (&pod.link, &pod.interface) {
         (Some(end), _) => Some(named(end)),
@@ -40,7 +41,7 @@ pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     }
 }
 
-/// The interface in the pod. A pod without an interface has a problem row that says so.
+/// Returns the name of the interface in the pod, and whether it is down. A missing interface has a row `problem`.
 pub(super) fn inner(pod: &Pod) -> String {
     match &pod.interface {
         Some(interface) if !interface.up => format!("{} down", pod.ifname),
@@ -48,13 +49,14 @@ pub(super) fn inner(pod: &Pod) -> String {
     }
 }
 
-/// A link with what is worth saying about it.
+/// Returns the name of a link with the notes about it.
 pub(super) fn named(of: &HostLink) -> String {
     let mut words = vec![of.name.clone()];
     words.extend(link(of));
     words.join(" ")
 }
 
+/// Returns the kind of an interface, with its settings if it has some.
 fn kind(interface: &PodInterface) -> String {
     interface.settings.clone().unwrap_or_else(|| interface.kind.clone())
 }
@@ -84,7 +86,7 @@ fn host_or_net(net: IpNetwork) -> String {
     if net.prefix() == full { net.ip().to_string() } else { net.to_string() }
 }
 
-/// Notes about a network, besides its name.
+/// Returns the notes about a network, besides its name.
 pub(super) fn network(network: &Network) -> String {
     let pods: usize = network.places.iter().map(|place| place.pods.len()).sum();
     let mut words = Vec::new();
@@ -98,11 +100,12 @@ pub(super) fn network(network: &Network) -> String {
     words.join(", ")
 }
 
+/// Returns the text in place of a bridge.
 pub(super) fn without_bridge(place: &Place) -> &'static str {
     if place.pods.iter().any(|pod| pod.link.is_some()) { "routed by the host" } else { "no link on the host" }
 }
 
-/// Notes about a link, besides its name and addresses.
+/// Returns the notes about a link, besides its name and addresses.
 pub(super) fn link(link: &HostLink) -> Vec<String> {
     let mut words = Vec::new();
     if link.kind != pair::KIND && !link.kind.is_empty() {
@@ -121,7 +124,7 @@ pub(super) fn link(link: &HostLink) -> Vec<String> {
     words
 }
 
-/// `1 pod`, `2 pods`
+/// Returns a number with a noun, such as `1 pod` or `2 pods`.
 pub(super) fn count(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),

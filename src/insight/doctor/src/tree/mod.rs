@@ -1,6 +1,6 @@
-//! The node's networks as a picture: network → bridge → port → pod → addresses, routes, rules. Only links of pods are
-//! drawn, and no loopback. [`read()`] asks the kernel, in the host's namespace and in every pod's. The result cache,
-//! and aliases and comments on links and rules, name the owners. The same state always gives the same picture.
+//! Draws the node's networks: network → bridge → port → pod → addresses, routes, rules. Only links of pods are drawn,
+//! and no loopback. [`read()`] asks the kernel, in the host's namespace and in every pod's. The result cache, and
+//! aliases and comments on links and rules, name the owners. The same state always gives the same picture.
 
 mod label;
 mod model;

@@ -5,21 +5,23 @@ use serde::Serialize;
 use cnimble_liveness::named::short_name;
 use cnimble_rules::listing::Effect;
 
+/// The networks of a node with their pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tree {
     pub networks: Vec<Network>,
-    /// Rules of an owner without any other trace, in words.
+    /// Rules whose owner has no other trace, as texts.
     pub strays: Vec<String>,
     /// Unreadable parts, with the reasons.
     pub problems: Vec<String>,
 }
 
+/// A network, and where its pods are.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Network {
     pub name: String,
-    /// The version in its configuration, or in that which its pods were added with.
+    /// The version in its configuration. Without a file it is that of its pods' ADD.
     pub cni_version: Option<String>,
     pub plugins: Vec<String>,
     /// Bridges and masters by name, then all others.
@@ -30,30 +32,35 @@ pub struct Network {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
-    /// The bridge or the master; `None` for pods with a route each, or none.
+    /// The bridge or the master. It is `None` for pods that the host routes, or that have no link on the host.
     pub link: Option<HostLink>,
+    /// The policy of the bridge for incoming packets.
     pub policy: Option<String>,
     pub pods: Vec<Pod>,
     /// Ports of the bridge that belong to no pod.
     pub others: Vec<HostLink>,
 }
 
+/// A link of the host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostLink {
     pub name: String,
-    /// `bridge`, `veth`, …; empty for hardware.
+    /// The kind, such as `bridge` or `veth`. It is empty for hardware.
     pub kind: String,
     pub mac: Option<String>,
     pub mtu: u32,
     pub up: bool,
     /// Addresses with prefix lengths, without IPv6 link-local ones.
     pub addresses: Vec<String>,
-    /// The host's routes out of a link that is no port, without the kernel's own (to the network of an address).
+    /// The host's routes over this link, without those that the kernel adds for its addresses. The list is empty for a
+    /// port of a bridge.
     pub routes: Vec<String>,
+    /// Its settings as a port of a bridge. It is `None` if it is none.
     pub port: Option<Port>,
 }
 
+/// The settings of a bridge's port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
@@ -65,21 +72,23 @@ pub struct Port {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pod {
-    /// The container's ID. From a link's alias alone it may be cut.
+    /// The container's ID. It may be cut if only a link's alias tells it.
     pub container_id: String,
     pub ifname: String,
     /// `NAMESPACE/NAME`, if a kubelet-like runtime has said so.
     pub name: Option<String>,
     pub netns: Option<String>,
+    /// The host's end of the pod's pair.
     pub link: Option<HostLink>,
-    /// `None` if the interface isn't there, see `problem`.
+    /// The interface in the pod. It is `None` if it was not found, as `problem` says.
     pub interface: Option<PodInterface>,
-    /// Addresses with prefix lengths. Without an interface: those that it was given.
+    /// The addresses with prefix lengths. Without an interface these are the ones that ADD returned.
     pub addresses: Vec<String>,
-    /// Routes out of the interface, without the kernel's own.
+    /// The routes over the interface, without those that the kernel adds for its addresses.
     pub routes: Vec<String>,
     pub rules: Vec<Effect>,
     pub state: State,
+    /// What is wrong with the pod.
     pub problem: Option<String>,
 }
 
@@ -99,7 +108,7 @@ pub enum State {
 }
 
 impl State {
-    /// The word for people and for JSON.
+    /// Returns the word for people and for JSON.
     pub fn word(self) -> &'static str {
         match self {
             State::Up => "up",
@@ -117,6 +126,7 @@ impl Serialize for State {
     }
 }
 
+/// An interface in a pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodInterface {
@@ -135,18 +145,20 @@ pub struct PodInterface {
 }
 
 impl Tree {
+    /// Returns the number of pods in the picture.
     pub fn attachments(&self) -> usize {
         let places = self.networks.iter().flat_map(|network| &network.places);
         places.map(|place| place.pods.len()).sum()
     }
 
-    /// Whether the picture shows a fault: of a pod, of rules without a pod, or of something that could not be read.
+    /// Returns whether the picture shows a fault: of a pod, of rules without a pod, or of something that could not be
+    /// read.
     pub fn shows_faults(&self) -> bool {
         let mut pods = self.networks.iter().flat_map(|network| &network.places).flat_map(|place| &place.pods);
         pods.any(|pod| pod.problem.is_some()) || !self.strays.is_empty() || !self.problems.is_empty()
     }
 
-    /// Keeps one network. Returns false if there is none of this name, and then changes nothing.
+    /// Keeps only this network. Returns false if there is none of this name, and then changes nothing.
     pub fn keep_network(&mut self, name: &str) -> bool {
         let is_there = self.networks.iter().any(|network| network.name == name);
         if is_there {
@@ -172,11 +184,12 @@ impl Tree {
 }
 
 impl Pod {
-    /// The name that people know.
+    /// Returns the name for people: `NAMESPACE/NAME`, or else the container ID or the namespace.
     pub fn title(&self) -> &str {
         self.name.as_deref().unwrap_or_else(|| short_name(&self.container_id, self.netns.as_deref()))
     }
 
+    /// Returns the effects of the pod's rules as texts.
     pub fn rules_in_words(&self) -> Vec<String> {
         self.rules.iter().map(ToString::to_string).collect()
     }

@@ -1,4 +1,4 @@
-//! Pods: from the cache, and from the aliases of links that the cache doesn't know.
+//! Finds the pods in the cache, and by the aliases of links those that the cache doesn't know.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,23 +18,25 @@ use super::model::{Pod, PodInterface, State};
 /// The scope RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
 
-/// The names may be truncated, the tag is complete.
+/// An owner. Its names may be cut, but the tag is complete.
 pub(super) struct Named {
     pub(super) owner: Owner,
     pub(super) tag: String,
 }
 
+/// A pod with its place on the host.
 pub(super) struct Attached {
     pub(super) owner: Named,
     pub(super) pod: Pod,
+    /// The index of the host's end.
     pub(super) host_index: Option<u32>,
-    /// The link of the host that its interface is made on.
+    /// The index of the host's link on which its interface is made (macvlan).
     pub(super) parent: Option<u32>,
     pub(super) cni_version: Option<String>,
     pub(super) plugins: Vec<String>,
 }
 
-/// The cache's pods, each with what its namespace has.
+/// Returns the cache's pods, without loopback, each with what its namespace has.
 pub(super) fn of_cache(entries: Vec<Entry>, links: &[Link]) -> Vec<Attached> {
     entries.into_iter().filter(|entry| entry.ifname != "lo").map(|entry| of_entry(&entry, links)).collect()
 }
@@ -75,7 +77,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
     }
     let tag = owner.tag();
     if host_index.is_none() {
-        // The alias still tells, where our plugins made the pair.
+        // The alias of the host's end names the owner, where our plugins made the pair.
         host_index = links.iter().find(|link| owner.owns(&link.alias)).map(|link| link.index);
     }
     if pod.interface.is_none() {
@@ -91,13 +93,14 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
     }
 }
 
-/// The addresses in the result of an ADD, with their prefixes.
+/// Returns the addresses in the result of an ADD, with their prefixes. The list is empty without a readable result.
 pub fn given_addresses(entry: &Entry) -> Vec<String> {
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 
-/// Pods without a cache entry that have an owner's alias on the host's end or on the link in the pod.
+/// Returns the pods that no entry of `told` is about, and that an alias names on the host's end or on the link in the
+/// pod.
 pub(super) fn of_aliases(links: &[Link], told: &[Attached]) -> Vec<Attached> {
     let known: BTreeSet<u32> = told.iter().filter_map(|of| of.host_index).collect();
     let tags: BTreeSet<&str> = told.iter().map(|of| of.owner.tag.as_str()).collect();
@@ -118,11 +121,12 @@ pub(super) fn of_aliases(links: &[Link], told: &[Attached]) -> Vec<Attached> {
     found
 }
 
-/// The tag at the beginning of an alias of ours.
+/// Returns the tag at the beginning of an alias of cnimble.
 fn tag(link: &Link) -> &str {
     link.alias.split(',').next().unwrap_or_default()
 }
 
+/// Returns the pod that an alias names. `inside` looks for its namespace.
 fn of_alias<'n>(
     link: &Link,
     links: &[Link],
@@ -154,9 +158,10 @@ fn of_alias<'n>(
     })
 }
 
-/// Runtimes keep named namespaces here.
+/// The directories in which runtimes keep named namespaces.
 const NETNS_DIRS: [&str; 3] = ["/run/netns", "/run/cnimble/netns", "/run/docker/netns"];
 
+/// The named namespaces with their links.
 struct Namespaces(Vec<(PathBuf, Vec<Link>)>);
 
 impl Namespaces {
@@ -171,6 +176,7 @@ impl Namespaces {
         Namespaces(paths.into_iter().filter_map(links).collect())
     }
 
+    /// Returns the namespace with the other end of a pair, which has this name there.
     fn behind(&self, link: &Link, ifname: &str) -> Option<(&Path, Inside)> {
         let is_named = |other: &Link| other.name == ifname && Some(other.index) == link.peer;
         let candidates = self.0.iter().filter(|(_, inside)| inside.iter().any(is_named));
@@ -180,11 +186,12 @@ impl Namespaces {
     }
 }
 
+/// An interface as it is in its namespace.
 struct Inside {
     link: Link,
-    /// The number of its namespace in the host's, if the host has a link that leads there.
+    /// The peer netns ID by which the host knows the namespace. It is `None` if no link of the host leads there.
     number: Option<i32>,
-    /// Whether the link that it is made on is in the host's namespace. A pod has others of the same index.
+    /// Whether the link on which it is made is in the host's namespace. A link of the pod may have the same index.
     is_on_host: bool,
     on: Option<String>,
     port_of: Option<String>,
@@ -193,17 +200,19 @@ struct Inside {
 }
 
 impl Inside {
-    /// The host's end of a pair. Another link can have its index, so the host's link has to lead here.
+    /// Returns the host's end of a pair. Only a link that leads to this namespace counts, because another one can have
+    /// the index.
     fn host_end<'a>(&self, links: &'a [Link]) -> Option<&'a Link> {
         links.iter().find(|link| link.leads_to(self.link.index, self.number))
     }
 
-    /// The link of the host that it is made on.
+    /// Returns the host's link on which it is made. It returns `None` if it is made on none, or on a link of the pod.
     fn parent<'a>(&self, links: &'a [Link]) -> Option<&'a Link> {
         let parent = self.link.peer.filter(|_| self.is_on_host)?;
         links.iter().find(|link| link.index == parent)
     }
 
+    /// Writes interface, addresses and routes into the pod.
     fn fill(self, pod: &mut Pod) {
         pod.state = if self.link.up { State::Up } else { State::Down };
         pod.interface = Some(PodInterface {
@@ -221,6 +230,7 @@ impl Inside {
     }
 }
 
+/// Reads an interface in a namespace. The error is ENODEV if it is missing.
 fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
     let netns = NetNs::open(netns)?;
     let mut inside = Netlink::open_bounded(&netns)?;
@@ -231,13 +241,13 @@ fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
     let addresses = addresses(&mut inside, link.index)?;
     let routes = routes(&mut inside, link.index)?;
     let mut name = |index: Option<u32>| inside.link_at(index?).ok().map(|link| link.name);
-    // Without a namespace's number the parent is in the pod.
+    // Without a peer netns ID the parent is in the pod itself.
     let on = link.peer.filter(|_| is_made && link.far.is_none());
     let (on, port_of) = (name(on), name(link.master));
     Ok(Inside { link, number, is_on_host, on, port_of, addresses, routes })
 }
 
-/// Leaves out IPv6 link-local addresses, which every link has.
+/// Returns the addresses of a link as texts, sorted, without IPv6 link-local ones, which every link has.
 pub(super) fn addresses(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<String>> {
     let mut found = netlink.addrs(index)?;
     found.retain(|addr| addr.net.is_ipv4() || addr.scope != SCOPE_LINK);
@@ -247,7 +257,7 @@ pub(super) fn addresses(netlink: &mut Netlink, index: u32) -> netlink::Result<Ve
     Ok(nets.into_iter().map(text).collect())
 }
 
-/// Leaves out routes that come with the link's addresses.
+/// Returns the routes over a link as texts, sorted, without those that the kernel adds for its addresses.
 pub(super) fn routes(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<String>> {
     let own: Vec<_> = netlink.addrs(index)?.into_iter().map(|addr| addr.net).collect();
     let mut routes = netlink.routes(index, None)?;

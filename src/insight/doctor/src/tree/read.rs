@@ -1,4 +1,4 @@
-//! The kernel's links, the cache's entries and the rules, put together.
+//! Combines the kernel's links, the cache's entries and the rules.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,7 +19,7 @@ use super::pods;
 pub struct Sources<'a> {
     /// The caches with records. Of two entries for one attachment the first counts.
     pub caches: &'a [Cache],
-    /// Networks that are drawn even without an attachment.
+    /// The networks that are drawn even without an attachment.
     pub configured: &'a [NetworkList],
     pub notes: &'a Notes,
 }
@@ -29,12 +29,12 @@ pub struct Sources<'a> {
 pub struct Notes {
     /// `NAMESPACE/NAME`, by container ID.
     pub names: BTreeMap<String, String>,
-    /// Sentences by container ID.
+    /// Problems as sentences, by container ID.
     pub problems: Vec<(String, String)>,
 }
 
 impl Notes {
-    /// `noted` gets what needs no other place any more.
+    /// Writes name and problems into the pod that they are about. `noted` collects the IDs that have been used.
     pub(super) fn put<'n>(&'n self, pod: &mut Pod, noted: &mut BTreeSet<&'n str>) {
         let is = |id: &str| !pod.container_id.is_empty() && id.starts_with(&pod.container_id);
         if let Some((id, name)) = self.names.iter().find(|(id, _)| is(id)) {
@@ -60,8 +60,8 @@ pub enum TreeError {
     Cache(#[from] CacheError),
 }
 
-/// Reads the tree in the host's network namespace, and changes nothing. This takes about 1 ms for each pod. A failure
-/// is noted in the tree, unless the host's links or the cache can't be listed.
+/// Reads the tree. It runs in the host's network namespace, and changes nothing. It takes about 1 ms for each pod. A
+/// failure is noted in the tree, except that it fails if the host's links or the cache can't be listed.
 pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut host = Host::read()?;
     let mut tree = Tree::default();
@@ -124,6 +124,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     Ok(tree)
 }
 
+/// Returns the text about a rule without a pod.
 fn stray(rule: &Listed) -> String {
     let owner = match &rule.owner {
         listing::RuleOwner::Comment(comment) => comment.clone(),
@@ -134,12 +135,13 @@ fn stray(rule: &Listed) -> String {
     format!("{} ({owner})", rule.effect)
 }
 
+/// A network while it is put together.
 #[derive(Default)]
 struct Builder {
     cni_version: Option<String>,
     plugins: Vec<String>,
     bridges: Vec<String>,
-    /// Pods by the index of their link's master.
+    /// The pods by the index of the bridge or master. `None` is for those without either.
     pods: BTreeMap<Option<u32>, Vec<Pod>>,
 }
 
@@ -179,14 +181,14 @@ impl Builder {
                 pods,
             });
         }
-        // `None` is drawn last.
+        // Pods without a bridge or master are drawn last.
         let name_of = |place: &Place| place.link.as_ref().map(|link| link.name.clone());
         places.sort_by_key(|place| (place.link.is_none(), name_of(place)));
         Network { name, cni_version: self.cni_version, plugins: self.plugins, places }
     }
 }
 
-/// Orders `web-10` behind `web-9`.
+/// Returns a key that sorts `web-10` after `web-9`.
 pub fn natural(text: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -199,10 +201,12 @@ pub fn natural(text: &str) -> Vec<(String, u64)> {
     parts
 }
 
+/// The links of the host.
 struct Host {
     netlink: Netlink,
     links: Vec<Link>,
     by_index: HashMap<u32, usize>,
+    /// The links that have been drawn.
     described: BTreeSet<u32>,
 }
 
@@ -219,7 +223,7 @@ impl Host {
         self.links.get(*self.by_index.get(&index)?)
     }
 
-    /// Addresses and routes of a bridge's port do not matter, so the kernel isn't asked for them.
+    /// Describes a link. Addresses and routes of a bridge's port do not matter, so the kernel isn't asked for them.
     fn describe(&mut self, link: &Link, problems: &mut Vec<String>) -> HostLink {
         self.described.insert(link.index);
         let mut described = HostLink {
@@ -238,14 +242,14 @@ impl Host {
             .and_then(|addresses| Ok((addresses, pods::routes(&mut self.netlink, link.index)?)));
         match read {
             Ok((addresses, routes)) => (described.addresses, described.routes) = (addresses, routes),
-            // It may have gone in this moment.
+            // The link may have gone in this moment.
             Err(err) if err.is_missing() => {}
             Err(err) => problems.push(format!("{}: {err}", link.name)),
         }
         described
     }
 
-    /// The ports of a bridge that no pod has been found behind.
+    /// Returns the ports of a bridge that belong to no pod. The pods must have been described before.
     fn strangers(&mut self, bridge: u32, problems: &mut Vec<String>) -> Vec<HostLink> {
         let ports = self.links.iter().filter(|link| link.master == Some(bridge));
         let ports: Vec<Link> = ports.filter(|link| !self.described.contains(&link.index)).cloned().collect();

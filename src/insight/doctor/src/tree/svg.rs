@@ -1,4 +1,4 @@
-//! One SVG file without scripts, fonts or links. Letters are monospaced: widths do not depend on the font.
+//! One SVG file without scripts, fonts or links. Letters are monospaced, so that widths do not depend on the font.
 
 use std::fmt::Write;
 
@@ -33,6 +33,7 @@ text { fill: #0f172a }
 }
 ";
 
+/// Draws the tree as an SVG document.
 pub fn svg(tree: &Tree) -> String {
     let mut sheet = Sheet::default();
     let mut y = MARGIN;
@@ -61,7 +62,8 @@ pub fn svg(tree: &Tree) -> String {
     )
 }
 
-/// A frame is drawn before its content, but its size is known after it.
+/// The drawing so far. Frames are kept apart, because a frame is drawn before its content, but its size is known after
+/// it.
 #[derive(Default)]
 struct Sheet {
     frames: String,
@@ -70,7 +72,7 @@ struct Sheet {
 }
 
 impl Sheet {
-    /// Returns the lower end.
+    /// Draws a network from `y` on. Returns its lower end.
     fn network(&mut self, network: &Network, y: usize) -> usize {
         let title_y = y + LINE + PAD / 2;
         self.text(MARGIN + PAD, title_y, "name", &network.name);
@@ -92,7 +94,7 @@ impl Sheet {
         bottom + PAD
     }
 
-    /// The bridge is at the left, its pods below each other at the right. Returns the lower and the right end.
+    /// Draws a bridge at the left, and its pods below each other at the right. Returns the lower and the right end.
     fn place(&mut self, place: &Place, x: usize, y: usize) -> (usize, usize) {
         let about = about(place);
         let width = widest(&about) * LETTER + 2 * PAD;
@@ -128,6 +130,7 @@ impl Sheet {
         self.text(from + LETTER, y - 4, "dim", label);
     }
 
+    /// Draws a pod. Returns the lower and the right end.
     fn pod(&mut self, pod: &Pod, x: usize, y: usize) -> (usize, usize) {
         let rows = label::rows(pod);
         let inner = label::inner(pod);
@@ -194,7 +197,7 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// XML 1.0 forbids some characters altogether: they become question marks.
+/// Escapes a text for XML. Characters that XML 1.0 forbids become question marks.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

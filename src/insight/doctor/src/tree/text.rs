@@ -1,12 +1,13 @@
-//! The picture for a terminal.
+//! Draws the picture for a terminal.
 
 use super::label;
 use super::model::{Network, Place, Pod, Tree};
 
+/// How the picture looks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Look {
     pub ascii: bool,
-    /// How colours' escape codes begin, in place of ESC; empty for none.
+    /// The beginning of the escape codes for colours, usually ESC. It is empty for no colours.
     pub escape: &'static str,
 }
 
@@ -47,7 +48,7 @@ impl Look {
     }
 }
 
-/// A line, lines that belong to it, and what hangs on it.
+/// A line of the picture, further lines about it, and what is drawn below it.
 #[derive(Default)]
 struct Node {
     line: String,
@@ -80,10 +81,10 @@ pub fn text(tree: &Tree, look: Look) -> String {
     out
 }
 
-/// `first` stands before the node's own line, `rest` before all others of it.
+/// Draws a node and what is below it. `first` is put before the node's own line, and `rest` before all others.
 fn draw(node: &Node, first: &str, rest: &str, look: Look, out: &mut String) {
     let strokes = look.strokes();
-    // A name may have a line end in it.
+    // A name may contain a line end.
     let line = node.line.trim_end().replace('\n', "\\n");
     out.push_str(&format!("{}{line}\n", look.dim(first)));
     let beside = if node.children.is_empty() { "   " } else { strokes.trunk };
@@ -140,7 +141,7 @@ fn node_of_place(place: &Place, look: Look) -> Node {
     Node { line: words.join("  "), children: pods.chain(others).collect(), ..Node::default() }
 }
 
-/// A heading stands beside the first of its lines only.
+/// Returns the lines about a pod. A heading is beside the first of its lines only.
 fn rows(pod: &Pod, look: Look) -> Vec<String> {
     let rows = label::rows(pod);
     let width = rows.iter().map(|(heading, _)| heading.len()).max().unwrap_or(0);

@@ -13,7 +13,7 @@ use crate::{Finding, Findings, Node, Rule};
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) subnet: IpNetwork,
-    /// The gateway. Without the key it is the first address of the subnet.
+    /// The gateway. Without the key it is the subnet's first address.
     pub(crate) gateway: IpAddr,
     /// The addresses that `exclude` leaves, as numbers, both ends included.
     spans: Vec<(u128, u128)>,
@@ -27,6 +27,7 @@ impl Pool {
             && self.spans.iter().any(|(first, last)| (*first..=*last).contains(&number))
     }
 
+    /// Returns whether both ranges have an address that can be given.
     pub(crate) fn overlaps(&self, other: &Pool) -> bool {
         let meet = |(start, end): &(u128, u128)| other.spans.iter().any(|of| *start <= of.1 && of.0 <= *end);
         self.subnet.is_ipv4() == other.subnet.is_ipv4() && self.spans.iter().any(meet)
@@ -39,7 +40,7 @@ pub(super) fn ranges<'a>(entry: &PluginEntry<'a>) -> Option<Vec<(&'a Node, Pool)
     all.map(|node| Some((node, pool(node).ok()?))).collect()
 }
 
-/// Leaves out invalid ranges.
+/// Returns the ranges of each set, without invalid ones.
 pub(crate) fn sets(entry: &PluginEntry<'_>) -> Vec<Vec<Pool>> {
     written(entry)
         .into_iter()
@@ -58,7 +59,8 @@ fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     runtime.chain(oldest).chain(sets).collect()
 }
 
-/// An invalid address is neither a range nor a finding, because another finding reports it.
+/// Reads a range. Fails with the finding about it. Fails with `None` for an invalid address, which another finding
+/// reports.
 fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
     let error = |node: &Node, message: String| {
         Err(Some(Finding::error(Rule::InvalidValue, node.range.clone(), message)))
@@ -112,7 +114,7 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
     Ok(Pool { subnet, gateway, spans, place: node.range.clone() })
 }
 
-/// Whether the network certainly gives the pod an IPv6 address.
+/// Returns whether the network certainly gives the pod an IPv6 address. It returns false if the file doesn't say.
 pub(super) fn has_ipv6(entry: &PluginEntry<'_>) -> bool {
     let of_static = || entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
     let families = || entry.node.path(&["ipam", "families"]).map(Node::elements).unwrap_or_default();
@@ -130,12 +132,12 @@ pub(super) fn has_ipv6(entry: &PluginEntry<'_>) -> bool {
     }
 }
 
-/// Whether other addresses take the place of `ipam.addresses` of static.
+/// Returns whether other addresses replace `ipam.addresses` of static.
 pub(super) fn is_replaced(entry: &PluginEntry<'_>) -> bool {
     entry.declares("ips") || !requested(entry).is_empty()
 }
 
-/// The elements of the keys that ask for addresses.
+/// Returns the elements of the keys that request addresses.
 fn requested<'a>(entry: &PluginEntry<'a>) -> Vec<&'a Node> {
     let keys = [["args", "cni", "ips"].as_slice(), &["runtimeConfig", "ips"]];
     keys.into_iter().filter_map(|path| entry.node.path(path)).flat_map(Node::elements).collect()
@@ -165,6 +167,7 @@ fn asked(entry: &PluginEntry<'_>, found: &mut Findings) {
     }
 }
 
+/// Checks the ranges of host-local: that there are some, and that they are valid and do not overlap.
 pub(super) fn host_local(entry: &PluginEntry<'_>, found: &mut Findings) {
     let sets = written(entry);
     let told = entry.declares("ipRanges");

@@ -5,6 +5,7 @@ use cnimble_cni::names;
 use crate::entry::PluginEntry;
 use crate::{Findings, Rule};
 
+/// Checks keys of bridge that exclude each other, and the name of the vlan's gateway.
 pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     let node = entry.node;
     let at = |key: &str| node.member(key).map_or(entry.place.clone(), |member| member.range.clone());
@@ -27,6 +28,7 @@ pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     trunk(entry, found);
 }
 
+/// Checks the ranges of VLAN IDs in `vlanTrunk`.
 fn trunk(entry: &PluginEntry<'_>, found: &mut Findings) {
     let items = entry.node.get("vlanTrunk").map(crate::Node::elements).unwrap_or_default();
     for (n, item) in items.iter().enumerate() {

@@ -7,6 +7,7 @@ use crate::shape::{self, Shape};
 use crate::walk::nearest;
 use crate::{Data, Findings, Node, Rule};
 
+/// Checks the whole chain. All entries must be valid, because an invalid one could be any plugin.
 pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Findings) {
     let role = |entry: &PluginEntry<'_>| page(entry.plugin).map(|page| page.role);
     for (n, entry) in entries.iter().enumerate() {
@@ -59,12 +60,12 @@ pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Findings) {
     }
 }
 
-/// Whether a plugin makes the pod's interface. loopback does not, because it configures an existing one.
+/// Returns whether a plugin makes the pod's interface. loopback does not, because it configures an existing one.
 fn makes_interface(plugin: &str) -> bool {
     plugin != "loopback" && page(plugin).is_some_and(|page| page.role == Role::Main)
 }
 
-/// Checks firewall's policy, which separates only bridges and pairs, by the host's end.
+/// Checks firewall's policy. It separates pods only by their ends on the host, which bridge and ptp make.
 fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Findings) {
     let Some(policy) = entry.node.get("ingressPolicy") else { return };
     let main = before.iter().find(|other| makes_interface(other.plugin));
@@ -78,7 +79,8 @@ fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Findi
     }
 }
 
-/// `None` if the capabilities are unknown.
+/// Returns the capabilities that a plugin reads. It returns `None` for an unknown plugin, or with an unknown IPAM
+/// plugin.
 fn taken<'a>(entry: &'a PluginEntry<'_>) -> Option<Vec<&'a str>> {
     match shape::find(entry.shape.as_ref()?, "runtimeConfig") {
         Some(Shape::Object(fields)) => Some(fields.keys().map(String::as_str).collect()),
@@ -87,11 +89,12 @@ fn taken<'a>(entry: &'a PluginEntry<'_>) -> Option<Vec<&'a str>> {
     }
 }
 
+/// Checks that the plugin reads each capability that its entry declares.
 fn capabilities(entry: &PluginEntry<'_>, entries: &[PluginEntry<'_>], found: &mut Findings) {
     let Some(taken) = taken(entry) else { return };
     for member in entry.node.get("capabilities").map(Node::members).unwrap_or_default() {
         let on = matches!(member.value.data, Data::Bool(true));
-        // Go does not decode capabilities as keys, so their case matters.
+        // Capabilities are names and not keys for Go's decoder, so their case matters.
         if !on || taken.contains(&member.key.as_str()) {
             continue;
         }

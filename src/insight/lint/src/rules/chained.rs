@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::entry::PluginEntry;
 use crate::{Findings, Node, Rule};
 
+/// Checks keys of portmap that exclude each other, and that it can get ports.
 pub(super) fn portmap(entry: &PluginEntry<'_>, found: &mut Findings) {
     let node = entry.node;
     let chain = node.member("externalSetMarkChain").filter(|chain| chain.value.text().is_some());
@@ -77,7 +78,7 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Findings) {
             );
             found.error(Rule::InvalidValue, &member.range, message);
         }
-        // The walk over the shape reports a repeated key.
+        // The comparison with the shape reports a repeated key.
         if let Some(other) = seen.insert(path, &member.key).filter(|other| *other != member.key) {
             let message = format!("sysctl: {} and {other} are the same key", member.key);
             found.error(Rule::DuplicateKey, &member.range, message);
@@ -94,6 +95,7 @@ fn file_of(key: &str) -> String {
     }
 }
 
+/// Checks the gateways of sbr: at most one of each family, and none that is unspecified or multicast.
 pub(super) fn sbr(entry: &PluginEntry<'_>, found: &mut Findings) {
     let list = entry.node.get("gateways").map(Node::elements).unwrap_or_default();
     let addresses = list.iter().filter_map(|node| Some((node, cnimble_cni::cidr::parse_ip(node.text()?)?)));

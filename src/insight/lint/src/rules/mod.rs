@@ -12,7 +12,7 @@ use super::entry::PluginEntry;
 use super::page::{Role, page};
 use super::{Findings, Rule};
 
-/// `first` is whether the entry is the first in the list.
+/// Checks one entry. `first` says that it is the first in the list.
 pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Findings) {
     // The meaning of an unknown plugin's keys is unknown, too.
     if entry.shape.is_none() {
@@ -38,7 +38,7 @@ pub(crate) fn check(entry: &PluginEntry<'_>, first: bool, found: &mut Findings) 
     }
 }
 
-/// Checks the MTU. For 0 or an accepted negative number the kernel chooses.
+/// Checks the MTU. For 0 or a negative number that the plugin accepts, the kernel chooses.
 fn mtu(entry: &PluginEntry<'_>, found: &mut Findings) {
     let is_auto = entry.node.is_true("mtuAuto");
     if let Some(member) = entry.node.member("mtuOverhead").filter(|_| !is_auto) {
@@ -57,7 +57,7 @@ fn mtu(entry: &PluginEntry<'_>, found: &mut Findings) {
     }
 }
 
-/// Checks that there is masquerading to make exceptions of.
+/// Checks that keys about masquerading are there only with masquerading.
 fn exceptions(entry: &PluginEntry<'_>, found: &mut Findings) {
     let keys = ["ipMasqExclude", "ipMasqAddress"].iter().filter(|_| !entry.node.is_true("ipMasq"));
     for member in keys.filter_map(|key| entry.node.member(key)) {
@@ -76,7 +76,7 @@ fn ipam(entry: &PluginEntry<'_>, first: bool, found: &mut Findings) {
     // ipvlan uses the addresses of the previous plugin.
     let spared = entry.plugin == "ipvlan" && !first;
     match node {
-        // The walk over the shape reports this: the object lacks the key.
+        // The comparison with the shape reports this, because the object lacks the key.
         Some(_) if required => {}
         Some(ipam) => {
             found.error(Rule::MissingKey, &ipam.range, "ipam.type is missing: the network gets no addresses");

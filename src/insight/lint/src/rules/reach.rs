@@ -8,18 +8,19 @@ use crate::entry::PluginEntry;
 use crate::page::{Role, page};
 use crate::{Findings, Node, Rule};
 
-/// The addresses that the pod gets, with the place of each gateway.
+/// The addresses that the pod gets, with the place of each gateway that the file has.
 struct Given<'a> {
     ips: Vec<IpConfig>,
     gateways: Vec<Option<&'a Node>>,
 }
 
-/// A route of the pod, with its place. The plugin adds routes that the file does not have.
+/// The routes of the pod. Those that the plugin adds come last, and have no place.
 struct Planned<'a> {
     routes: Vec<Route>,
     places: Vec<&'a Node>,
 }
 
+/// Checks the next hops of an entry, if the file has the pod's addresses.
 pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     let is_main = page(entry.plugin).is_some_and(|page| page.role == Role::Main);
     let Some(Given { ips, gateways }) = given(entry).filter(|_| is_main) else { return };
@@ -83,10 +84,11 @@ fn of_static<'a>(entry: &PluginEntry<'a>) -> Option<Given<'a>> {
     Some(Given { ips, gateways })
 }
 
-/// One address of each range, although the pod gets one of each set.
+/// Returns one address of each range, although the pod gets only one of each set. It returns `None` if the file doesn't
+/// tell them.
 fn of_ranges<'a>(entry: &PluginEntry<'a>) -> Option<Given<'a>> {
     let ipam = entry.node.get("ipam")?;
-    // The pods of pools have other ranges, and routed ones are led to their gateways.
+    // Pods of pools have other ranges. Routed pods reach their gateways by routes of their own.
     if ipam.get("pools").is_some() || ipam.is_true("routed") {
         return None;
     }
@@ -98,6 +100,7 @@ fn of_ranges<'a>(entry: &PluginEntry<'a>) -> Option<Given<'a>> {
     Some(Given { ips, gateways })
 }
 
+/// Returns the routes of the pod. It returns `None` if one is invalid.
 fn planned<'a>(entry: &PluginEntry<'a>, ips: &[IpConfig]) -> Option<Planned<'a>> {
     let (mut routes, mut places) = (Vec::new(), Vec::new());
     for item in entry.node.path(&["ipam", "routes"]).map(Node::elements).unwrap_or_default() {

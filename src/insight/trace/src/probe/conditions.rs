@@ -1,4 +1,4 @@
-//! The conditions of rules of nf_tables that match a probe and its answer.
+//! Makes the conditions of nf_tables rules that match a probe and its answer.
 
 use cnimble_netlink::nft::{Expr, Header, Meta, REG1};
 
@@ -6,7 +6,7 @@ use super::packet::{ERRORS, Probe};
 use crate::flow::Protocol;
 
 impl Probe {
-    /// The conditions of rules that match the probe, and its answer.
+    /// Returns the conditions of rules that match the probe, and its answer. Each list is one rule.
     pub(super) fn conditions(&self) -> Vec<Vec<Expr>> {
         let protocol = is_protocol(self.protocol_number());
         let number = self.number.to_be_bytes();
@@ -16,21 +16,22 @@ impl Probe {
             Protocol::Icmp => vec![probe],
             Protocol::Tcp => vec![probe, [&protocol[..], &self.acknowledges()].concat()],
             Protocol::Udp => {
-                // The port that the answer comes from may be translated behind this rule.
+                // The port from which the answer comes may be translated after this rule.
                 let to_sender = has(2, &self.flow.from_port.to_be_bytes());
                 vec![probe, [&protocol[..], &to_sender].concat()]
             }
         }
     }
 
-    /// The conditions of rules that match the answer to a probe of TCP or UDP, and an error that quotes the probe.
+    /// Returns the conditions of rules that match the answer to a probe of TCP or UDP, and an error that quotes the
+    /// probe.
     pub(super) fn answer_conditions(&self) -> Vec<Vec<Expr>> {
         let is_v4 = self.flow.to.is_ipv4();
         let (icmp, quoted_header, errors) = if is_v4 { (1, 20, ERRORS[0]) } else { (58, 40, ERRORS[1]) };
         let ports =
             [has(0, &self.flow.to_port.to_be_bytes()), has(2, &self.flow.from_port.to_be_bytes())].concat();
         let mut answer = [&is_protocol(self.protocol_number())[..], &ports].concat();
-        // The number is the sequence number of a SYN, or the first data of a datagram.
+        // The probe's number is the sequence number of a SYN, or the first data of a datagram.
         let number_at = if self.flow.protocol == Protocol::Tcp {
             answer.extend(self.acknowledges());
             4
@@ -46,18 +47,18 @@ impl Probe {
         rules
     }
 
-    /// Matches a segment that acknowledges the SYN.
+    /// Returns the condition for a segment that acknowledges the SYN.
     fn acknowledges(&self) -> [Expr; 2] {
         has(8, &self.number.wrapping_add(1).to_be_bytes())
     }
 }
 
-/// Matches packets of this protocol (`IPPROTO_…`).
+/// Returns the condition for packets of this protocol (`IPPROTO_…`).
 fn is_protocol(number: u8) -> [Expr; 2] {
     [Expr::meta(Meta::L4proto, REG1), Expr::equal(REG1, &[number])]
 }
 
-/// Matches packets with these bytes at this offset of the transport header.
+/// Returns the condition for packets with these bytes at this offset of the transport header.
 fn has(offset: u32, value: &[u8]) -> [Expr; 2] {
     let length = u32::try_from(value.len()).unwrap_or(0);
     [Expr::payload(Header::Transport, offset, length, REG1), Expr::equal(REG1, value)]

@@ -1,4 +1,4 @@
-//! The rules that dropped a probe, from its steps through nf_tables.
+//! Finds the rules that dropped a probe, from its steps through nf_tables.
 
 use cnimble_netlink::nft::{Family, HookPoint, HookedChain, TraceStep};
 
@@ -10,16 +10,16 @@ pub(crate) struct Drop {
     pub(crate) family: Family,
     pub(crate) table: String,
     pub(crate) chain: String,
-    /// `None` for the policy.
+    /// The handle of the rule. It is `None` for the chain's policy.
     pub(crate) rule: Option<u64>,
-    /// The chains of this packet, in their order. The last base chain among them tells the hook.
+    /// The chains of this packet, in their order. The last base chain among them has the hook.
     pub(crate) chains: Vec<(Family, String, String)>,
     /// Whether it was the answer that was dropped.
     pub(crate) answer: bool,
 }
 
 impl Drop {
-    /// The hook at which it happened.
+    /// Returns the hook at which the packet was dropped. It returns `None` if none of its chains is in `hooked`.
     pub(crate) fn hook(&self, hooked: &[HookedChain]) -> Option<HookPoint> {
         self.chains.iter().rev().find_map(|(family, table, chain)| {
             let is_it = |of: &&HookedChain| {

@@ -1,8 +1,8 @@
 //! A packet that the host receives as if a host outside had sent it.
 //!
-//! A veth pair carries it: one end is in a namespace that has no name, the other end is on the host. What arrives there is
-//! handed to the link that the sender is behind (`tc … action mirred ingress redirect`). The kernel removes the pair with
-//! the namespace, which ends with the process.
+//! A veth pair carries it. One end is in a namespace without a name, and the other end is on the host. A packet that
+//! arrives there is redirected to the link behind which the sender is (`tc … action mirred ingress redirect`). The
+//! kernel removes the pair with the namespace, which ends with the process.
 
 use std::os::fd::AsFd;
 
@@ -13,16 +13,17 @@ use cnimble_netlink::{Error, NetNs, Netlink, sysctl};
 
 use super::packet::Probe;
 
+/// The name of the pair's end in the namespace.
 const PEER: &str = "probe0";
 
-/// The pair of links.
+/// A pair of links that delivers packets to a link of the host. It is deleted on drop.
 pub(crate) struct Injector {
     host: Netlink,
     name: String,
     index: u32,
     mac: Mac,
     socket: Socket,
-    /// The pair goes with it.
+    /// The pair's other end is in this namespace, and is removed with it.
     _peer_ns: NetNs,
 }
 
@@ -48,11 +49,11 @@ impl Injector {
         let index = host.create_link(link::add_veth(&pair))?.index;
         host.execute(qdisc::add_ingress(index, &name))?;
         host.execute(redirect::add_receiver(index, &name, target))?;
-        // The host would ask for routers on it. Without IPv6 there is no such switch.
+        // Otherwise the host would solicit routers on it. Without IPv6 there is no such switch.
         drop(sysctl::write(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1"));
         let up = Change { up: Some(true), ..Change::default() };
         host.execute(link::set(index, &name, &up))?;
-        // The peer comes second: it has a carrier at once, and so a queue for packets.
+        // The peer is set up second. So it has a carrier at once, and a queue for packets.
         let socket = peer_ns.enter(|| {
             let mut peer = Netlink::open()?;
             let end = peer.link(PEER)?;
@@ -72,7 +73,7 @@ impl Injector {
 
 impl Drop for Injector {
     fn drop(&mut self) {
-        // The kernel would remove the pair a moment after the end of the process.
+        // Without this the kernel would remove the pair only a moment after the process has ended.
         if let Err(err) = self.host.execute(link::del(self.index, &self.name)) {
             log::debug!("{err}");
         }

@@ -1,5 +1,5 @@
-//! Joins a look with the evidence of a probe. The capture tells how far the packet came, the trace of rules and the look
-//! tell why. Each checks the other.
+//! Joins a look with the evidence of a probe. The capture shows how far the packet came, and the trace of rules and the
+//! look show why. Each of them checks the other.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,8 @@ use crate::rules::hook_name;
 use crate::station::{Outcome, Station, Verdict, Way};
 use crate::walk::HOST;
 
-/// Changes the verdicts to what the probe has shown. The stations behind the end of the packet are removed.
+/// Changes the verdicts to what the probe has shown, and returns the outcome. The stations after the place where the
+/// packet ended are removed.
 pub(crate) fn join(
     stations: &mut Vec<Station>,
     to: IpAddr,
@@ -38,12 +39,13 @@ pub(crate) fn join(
     stop_behind(stations, to, reached, evidence)
 }
 
-/// A receiver that refuses a datagram has got it. A rule can answer with the same error in its place.
+/// Returns whether the receiver itself refused the datagram, so that it has arrived. A rule can answer with the same
+/// error in its place, but is then among the drops.
 fn is_refused_port(evidence: &Evidence, to: IpAddr) -> bool {
     evidence.drops.is_empty() && evidence.error == Some((to, "port unreachable"))
 }
 
-/// How many stations the packet surely passed: up to the last link with a sight of it.
+/// Returns how many stations the packet surely passed, which are those up to the last link on which it was seen.
 fn reached(stations: &[Station], evidence: &Evidence) -> usize {
     let seen = |station: &Station| {
         let Some(tap) = &station.tap else { return false };
@@ -55,7 +57,7 @@ fn reached(stations: &[Station], evidence: &Evidence) -> usize {
     stations.iter().rposition(seen).map_or(0, |last| last + 1)
 }
 
-/// The packet passed this station.
+/// Records that the packet passed this station.
 fn confirm(station: &mut Station, evidence: &Evidence) {
     match station.verdict {
         Verdict::Ok => {}
@@ -70,7 +72,7 @@ fn confirm(station: &mut Station, evidence: &Evidence) {
                 _ => format!("the probe passed: {}", station.text),
             };
         }
-        // The packet itself is right.
+        // The packet proves the look wrong.
         Verdict::Stops => {
             station.verdict = Verdict::Ok;
             station.remedy = None;
@@ -82,7 +84,7 @@ fn confirm(station: &mut Station, evidence: &Evidence) {
     }
 }
 
-/// Names the rule at the station of its hook.
+/// Ends the stations with the rule that dropped the packet, at the station of its hook.
 fn stop_at_rule(stations: &mut Vec<Station>, reached: usize, drop: &Drop, hooked: &[HookedChain]) {
     let way = if drop.answer { Way::Back } else { Way::Out };
     let name = match drop.hook(hooked) {
@@ -111,7 +113,7 @@ fn rule_station(way: Way, name: &'static str, drop: &Drop) -> Station {
     Station::new(way, HOST, name, Verdict::Stops, format!("{what} (made by {maker})")).remedy(remedy)
 }
 
-/// The kernel refused to send the probe.
+/// Ends the stations at the sender, because the kernel refused to send the probe.
 fn stop_at_sender(stations: &mut Vec<Station>, why: &str) -> Outcome {
     if let Some(at) = stations.iter().position(|of| of.verdict == Verdict::Stops) {
         stations.truncate(at + 1);
@@ -125,13 +127,13 @@ fn stop_at_sender(stations: &mut Vec<Station>, why: &str) -> Outcome {
     Outcome::Stopped
 }
 
-/// The packet ended between the last link with a sight of it and the next one.
+/// Ends the stations where the packet ended: between the last link on which it was seen and the next one.
 fn stop_behind(stations: &mut Vec<Station>, to: IpAddr, reached: usize, evidence: &Evidence) -> Outcome {
     let next = stations.iter().skip(reached).position(|of| of.tap.is_some());
     let next = next.map_or(stations.len(), |offset| reached + offset + 1);
     let is_symptom = |of: &Station| of.explains_silence && of.verdict == Verdict::Unknown;
     let symptom = stations.iter().take(next).skip(reached).position(is_symptom).map(|at| reached + at);
-    // A neighbour that does not answer can be a symptom: the way to it is cut further on.
+    // A neighbour that does not answer can be a symptom of a way that is cut further on.
     let end = if symptom.is_some() { stations.len() } else { next };
     let fault = stations.iter().take(end).skip(reached).position(|of| of.verdict == Verdict::Stops);
     if let Some(offset) = fault {
@@ -151,7 +153,7 @@ fn stop_behind(stations: &mut Vec<Station>, to: IpAddr, reached: usize, evidence
     stop_without_reason(stations, to, reached, next, evidence)
 }
 
-/// The packet left the node. Only an error that came back tells more.
+/// Ends the stations outside, because the packet left the node. Only an error that came back says more.
 fn end_outside(stations: &mut Vec<Station>, at: usize, evidence: &Evidence) -> Outcome {
     stations.truncate(at + 1);
     let Some(station) = stations.get_mut(at) else { return Outcome::Unknown };
@@ -166,7 +168,7 @@ fn end_outside(stations: &mut Vec<Station>, at: usize, evidence: &Evidence) -> O
     Outcome::Unknown
 }
 
-/// The packet vanished between two links, and nothing that was looked at explains it.
+/// Ends the stations between two links, where the packet vanished without an explanation.
 fn stop_without_reason(
     stations: &mut Vec<Station>,
     to: IpAddr,
@@ -189,7 +191,7 @@ fn stop_without_reason(
     if verdict == Verdict::Stops { Outcome::Stopped } else { Outcome::Unknown }
 }
 
-/// The causes that no trace shows: connection tracking, legacy iptables, and programs on links.
+/// Returns the text about causes that no trace shows: full connection tracking, legacy iptables, and programs on links.
 fn unseen_causes(to: IpAddr) -> String {
     if let Some(full) = full_connection_tracking() {
         return format!(". Connection tracking is full ({full}): raise net.netfilter.nf_conntrack_max");
@@ -208,6 +210,7 @@ fn unseen_causes(to: IpAddr) -> String {
 /// How many rules of legacy iptables are listed.
 const LEGACY_RULES: usize = 5;
 
+/// Returns the text about a full table of connection tracking. It returns `None` if it is not full, or can't be read.
 fn full_connection_tracking() -> Option<String> {
     let number = |name: &str| -> Option<u64> {
         sysctl::read(&format!("net/netfilter/nf_conntrack_{name}")).ok()?.parse().ok()

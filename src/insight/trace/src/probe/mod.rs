@@ -1,8 +1,8 @@
-//! A real packet, captured on the links of its way and traced through nf_tables.
+//! Sends a real packet, captures it on the links of its way, and traces it through nf_tables.
 //!
-//! Sockets and tables go with the process. Neighbour entries stay as after a ping. [`send`] deletes the entries of
-//! connection tracking that the probe made, in each namespace in which it was captured. After a kill they expire, as
-//! those of any other packet do.
+//! The kernel removes sockets and tables with the process. Neighbour entries stay as after a ping. [`send`] deletes the
+//! entries of connection tracking that the probe made, in each namespace in which it was captured. After a kill they
+//! expire, as those of any other packet do.
 
 mod conditions;
 mod drops;
@@ -33,18 +33,19 @@ use inject::Injector;
 pub(crate) use join::join;
 use packet::{Probe, Sighting};
 
-/// The second probe is for the case that the first one was lost while a neighbour was asked for.
+/// The time after which the probe is sent again. The first one may be lost while the kernel asks for a neighbour.
 const AGAIN: Duration = Duration::from_millis(1000);
-/// A captured packet is read up to here. An error of ICMP quotes a header and eight bytes at least.
+/// How many bytes of a captured packet are read. An error of ICMP quotes a header and eight bytes at least.
 const LONGEST: usize = 256;
-/// Packets that are read from one link at once. A flood cannot keep the process from its other work.
+/// How many packets are read from one link at once, so that a flood does not keep the process from other work.
 const AT_ONCE: usize = 64;
-/// Steps through rules that are kept. One packet has some hundred where kube-proxy has many services.
+/// How many steps through rules are kept. One packet has some hundred where kube-proxy has many services.
 const MOST_STEPS: usize = 4096;
-/// The kernel does not choose these source ports for others by default (net.ipv4.ip_local_port_range).
+/// The first source port of probes. The kernel does not choose ports from here on for others by default
+/// (net.ipv4.ip_local_port_range).
 const FIRST_PORT: u16 = 61_100;
 
-/// A link on which the probe is looked for.
+/// A captured link, and whether the probe and its answer were seen on it.
 struct Watched {
     tap: Tap,
     socket: Socket,
@@ -57,17 +58,17 @@ struct Watched {
 /// The findings of a probe.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
-    /// The links with a capture: whether the probe was there, and its answer.
+    /// The captured links, each with whether the probe and its answer were seen there.
     pub(crate) sights: Vec<(Tap, bool, bool)>,
-    /// The answer came back to the sender, or as far as to the link that leads to a sender outside.
+    /// The answer, if it came back to the sender, or as far as to the link that leads to a sender outside.
     pub(crate) answer: Option<&'static str>,
-    /// A router or the receiver reported an error.
+    /// The error that a router or the receiver reported, with its sender.
     pub(crate) error: Option<(IpAddr, &'static str)>,
-    /// The rules that dropped it.
+    /// The rules that dropped the probe or its answer.
     pub(crate) drops: Vec<drops::Drop>,
     /// Why the probe could not be sent.
     pub(crate) unsent: Option<Error>,
-    /// Parts of the evidence that are missing, in words.
+    /// The parts of the evidence that are missing, as texts.
     pub(crate) missing: Vec<String>,
     pub(crate) waited: Duration,
     /// The probe as it was seen, with the namespace. `None` is the host's.
@@ -75,7 +76,7 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
-    /// Says once that a part is missing.
+    /// Records once that a part is missing.
     fn miss(&mut self, what: &str) {
         if !self.missing.iter().any(|known| known == what) {
             self.missing.push(what.to_owned());
@@ -83,7 +84,7 @@ impl Evidence {
     }
 }
 
-/// The place that the probe comes from.
+/// Where the probe comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
     Pod(&'a NamedPod),
@@ -116,9 +117,9 @@ impl Transmitter {
         }
     }
 
-    /// Ends the connection that a receiver has begun. Without this it would repeat its answer to a SYN for half a minute.
+    /// Ends the connection that a receiver has begun. Otherwise it would repeat its answer to a SYN for half a minute.
     fn reset(&self, probe: &Probe) {
-        // The kernel of a pod resets it by itself, because no program there waits for the answer.
+        // In a pod the kernel resets the connection, because no program waits for the answer.
         let Transmitter::Link(injector) = self else { return };
         if probe.flow.protocol == Protocol::Tcp
             && let Err(err) = injector.send(&probe.packet(&probe.reset()))
@@ -153,7 +154,7 @@ pub(crate) fn send(
     let mut watched = watch(taps, sender, &probe, &mut evidence)?;
     let mut tracer = trace_rules(&probe, origin, &mut evidence)?;
     let transmitter = Transmitter::open(origin, &probe)?;
-    // A program at the pod's link can drop the probe before the capture sees it.
+    // A program at the pod's link can drop the probe before it is captured, so it counts as seen there.
     let sent = probe.first_packet(&probe.packet(&probe.bytes()));
     evidence.seen.extend(sent.map(|first| (sender.cloned(), first)));
     let begun = Instant::now();
@@ -193,6 +194,7 @@ fn forget(seen: &BTreeSet<(Option<PathBuf>, FirstPacket)>) {
     }
 }
 
+/// Returns a random number.
 fn random() -> Result<u32, Error> {
     let mut bytes = [0; 4];
     File::open("/dev/urandom")
@@ -201,7 +203,8 @@ fn random() -> Result<u32, Error> {
     Ok(u32::from_ne_bytes(bytes))
 }
 
-/// Opens a capture on each link. One on a link that has gone is reported as missing.
+/// Opens a capture on each link. A link on which that fails is reported as missing. Fails if a namespace can't be
+/// entered.
 fn watch(
     taps: Vec<Tap>,
     sender: Option<&PathBuf>,
@@ -228,7 +231,7 @@ fn watch(
     Ok(watched)
 }
 
-/// A monitor, and the socket that owns the tables.
+/// The monitor of the trace, and the socket that owns the tables. It is `None` if the kernel can't trace.
 type Tracer = Option<(TraceMonitor, Nft)>;
 
 /// Begins to trace the probe and its answer through nf_tables. The answer to a probe from outside is dropped when it leaves
@@ -261,7 +264,7 @@ fn trace_rules(probe: &Probe, origin: Origin<'_>, evidence: &mut Evidence) -> Re
     }
 }
 
-/// The table that marks the probe.
+/// Returns the name of this process's table, whose rules mark the probe for the trace.
 fn table_name() -> String {
     format!("cnimble-trace-{}", std::process::id())
 }
@@ -270,7 +273,7 @@ fn table_name() -> String {
 fn take_held_answer(steps: &[TraceStep], probe: &Probe, evidence: &mut Evidence) {
     let table = table_name();
     let is_held = |step: &&TraceStep| step.dropped && step.table == table && step.chain == DROPPING_CHAIN;
-    // The headers come with the first step of each chain.
+    // The kernel sends the headers with the first step of each chain.
     for held in steps.iter().filter(is_held) {
         let of_packet = steps.iter().filter(|step| step.id == held.id);
         let sightings = of_packet.filter_map(|step| probe.recognize_held(&step.transport));
@@ -284,8 +287,8 @@ fn take_held_answer(steps: &[TraceStep], probe: &Probe, evidence: &mut Evidence)
     }
 }
 
-/// Reads until the answer is in the pod, a rule has dropped the probe, or the time is over. Returns whether there is
-/// nothing more to wait for.
+/// Reads until the answer has come, an error was reported, a rule has dropped the probe, or the deadline has passed.
+/// Returns whether there is nothing more to wait for.
 fn wait(
     probe: &Probe,
     watched: &mut [Watched],
@@ -322,7 +325,7 @@ fn wait(
     }
 }
 
-/// Waits until a socket can be read. Returns false if none can within the time, or within a moment after a decision.
+/// Waits until a socket can be read, for 50 ms at most. Returns false if none can.
 fn ready(watched: &[Watched], tracer: &Tracer, left: Duration) -> Result<bool, Error> {
     let mut descriptors: Vec<PollFd<'_>> =
         watched.iter().map(|of| PollFd::new(of.socket.as_fd(), PollFlags::POLLIN)).collect();
@@ -338,10 +341,11 @@ fn ready(watched: &[Watched], tracer: &Tracer, left: Duration) -> Result<bool, E
     }
 }
 
+/// Reads the packets that were captured on one link, and records what they show.
 fn read_packets(probe: &Probe, watched: &mut Watched, evidence: &mut Evidence) {
     let mut buffer = [0; LONGEST];
     for _ in 0..AT_ONCE {
-        // A link that goes down reports that once.
+        // A link that goes down returns one error.
         let Ok(Some((direction, packet))) = watched.socket.capture(&mut buffer) else { return };
         let is_pod = watched.tap.netns.is_some();
         // A bridge floods frames for an address that it does not know, and a pod drops them.

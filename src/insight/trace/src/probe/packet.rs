@@ -1,5 +1,5 @@
-//! The probe as bytes, and how it is known again. It carries a random number that no other packet has: in the data of
-//! an echo request or a datagram, and as the sequence number of a SYN. Translation of addresses keeps it.
+//! Makes the bytes of a probe, and recognizes it again. It carries a random number that no other packet has: in the
+//! data of an echo request or a datagram, and as the sequence number of a SYN. Translation of addresses keeps it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,13 +12,13 @@ const TEXT: &[u8] = b"cnimble trace";
 
 const ECHO: [u8; 2] = [8, 128];
 const ECHO_REPLY: [u8; 2] = [0, 129];
-/// Unreachable, too big, time exceeded, bad parameter: of IPv4, then of IPv6.
+/// The types of ICMP errors that report a lost packet, of IPv4 and then of IPv6.
 pub(super) const ERRORS: [&[u8]; 2] = [&[3, 11, 12], &[1, 2, 3, 4]];
 
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 
-/// A probe with its number.
+/// A probe. The random number identifies it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Probe {
     pub(crate) flow: Flow,
@@ -26,24 +26,24 @@ pub(crate) struct Probe {
     pub(crate) number: u32,
 }
 
-/// The role of a captured packet.
+/// What a captured packet is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sighting {
     /// The probe on its way to the receiver.
     Probe,
-    /// The receiver's answer. The text says which.
+    /// The receiver's answer. The text says what it is.
     Answer(&'static str),
     /// A router or the receiver reports that the probe was not delivered.
     Error { from: IpAddr, text: &'static str },
 }
 
 impl Probe {
-    /// The number of the protocol in the header of IP (`IPPROTO_…`).
+    /// Returns the number of the protocol in the IP header (`IPPROTO_…`).
     pub(super) fn protocol_number(&self) -> u8 {
         self.flow.protocol.transport().number(self.flow.to.is_ipv4())
     }
 
-    /// The transport header with its data.
+    /// Returns the transport header with its data.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let number = self.number.to_be_bytes();
         let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
@@ -71,7 +71,7 @@ impl Probe {
         bytes
     }
 
-    /// The segment that ends the connection which a SYN has begun (RFC 9293, 3.5.3).
+    /// Returns the segment that ends the connection which a SYN has begun (RFC 9293, 3.5.3).
     pub(crate) fn reset(&self) -> Vec<u8> {
         let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
         let [a, b, c, d] = self.number.wrapping_add(1).to_be_bytes();
@@ -87,13 +87,13 @@ impl Probe {
         }
     }
 
-    /// Puts the header of IP in front of a transport header.
+    /// Returns a packet with an IP header before this transport header.
     pub(crate) fn packet(&self, transport: &[u8]) -> Vec<u8> {
         let protocol = self.protocol_number();
         let (from, to) = (octets(self.from), octets(self.flow.to));
         if self.flow.to.is_ipv4() {
             let [high, low] = u16::try_from(20 + transport.len()).unwrap_or(0).to_be_bytes();
-            // Version and length, the length of all, no fragment of another packet (DF), 64 hops.
+            // Version and header length, total length, no fragments (DF), 64 hops.
             let mut header = vec![0x45, 0, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0];
             header.extend(from);
             header.extend(to);
@@ -107,7 +107,8 @@ impl Probe {
         [&[0x60, 0, 0, 0, high, low, protocol, 64], &from[..], &to[..], transport].concat()
     }
 
-    /// RFC 1071, over a pseudo header but for ICMP of IPv4. The kernel computes that of ICMPv6.
+    /// Returns the checksum of RFC 1071. For TCP and UDP it includes a pseudo header. The kernel computes that of
+    /// ICMPv6.
     fn checksum(&self, bytes: &[u8]) -> u16 {
         let mut all = Vec::new();
         if self.flow.protocol != Protocol::Icmp {
@@ -124,7 +125,7 @@ impl Probe {
         }
     }
 
-    /// Returns the filter of captures.
+    /// Returns the filter for captures. It may let other packets pass, too.
     pub(crate) fn pattern(&self) -> Pattern {
         match self.flow.protocol {
             Protocol::Icmp => Pattern::Icmp,
@@ -133,8 +134,8 @@ impl Probe {
         }
     }
 
-    /// Recognizes the beginning of a packet that a rule of [`answer_conditions`](Self::answer_conditions) has matched. An
-    /// error then quotes the probe, although the quotation is not a part of what the kernel tells.
+    /// Recognizes the beginning of a packet that a rule of [`answer_conditions`](Self::answer_conditions) has matched.
+    /// So an error quotes the probe, although the kernel's message does not contain the quotation.
     pub(crate) fn recognize_held(&self, transport: &[u8]) -> Option<Sighting> {
         if let Some(sighting) = self.recognize_transport(transport) {
             return Some(sighting);
@@ -145,7 +146,7 @@ impl Probe {
         is_error.then(|| Sighting::Error { from: self.flow.to, text: error_text(is_v4, kind, code) })
     }
 
-    /// Recognizes a packet that begins with the header of IP.
+    /// Recognizes a packet that begins with an IP header. It returns `None` for a foreign or incomplete packet.
     pub(crate) fn recognize(&self, packet: &[u8]) -> Option<Sighting> {
         let (source, protocol, data) = split(packet)?;
         if protocol == icmp(packet)? {
@@ -157,8 +158,8 @@ impl Probe {
         self.recognize_transport(data)
     }
 
-    /// Returns the key by which connection tracking knows the probe where it was captured. `None` for a packet that is
-    /// not the probe.
+    /// Returns the key by which connection tracking knows the probe where it was captured. It returns `None` for a
+    /// packet that is not the probe.
     pub(crate) fn first_packet(&self, packet: &[u8]) -> Option<FirstPacket> {
         if self.recognize(packet)? != Sighting::Probe {
             return None;
@@ -172,7 +173,8 @@ impl Probe {
         Some(FirstPacket { protocol, source, destination: destination(packet)?, kind })
     }
 
-    /// Recognizes a transport header of the probe's own protocol, with the data behind it.
+    /// Recognizes a transport header of the probe's own protocol with the data after it. It returns `None` for a
+    /// foreign packet.
     pub(crate) fn recognize_transport(&self, data: &[u8]) -> Option<Sighting> {
         match self.flow.protocol {
             Protocol::Icmp => {
@@ -203,6 +205,7 @@ impl Probe {
         }
     }
 
+    /// Recognizes an ICMP packet: the probe, its answer, or an error that quotes the probe.
     fn recognize_icmp(&self, source: IpAddr, data: &[u8], packet: &[u8]) -> Option<Sighting> {
         let (kind, code) = (*data.first()?, *data.get(1)?);
         let v4 = is_v4(packet)?;
@@ -219,7 +222,7 @@ impl Probe {
     }
 }
 
-/// The sum of RFC 1071 that stands in a header.
+/// Returns the checksum of RFC 1071.
 fn internet_checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
@@ -233,7 +236,7 @@ fn internet_checksum(bytes: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap_or(0)
 }
 
-/// The words of RFC 792 and RFC 4443 for the usual errors.
+/// Returns the text about an ICMP error, by RFC 792 and RFC 4443.
 fn error_text(v4: bool, kind: u8, code: u8) -> &'static str {
     match (v4, kind, code) {
         (true, 3, 0) | (false, 1, 0) => "network unreachable",
@@ -246,6 +249,7 @@ fn error_text(v4: bool, kind: u8, code: u8) -> &'static str {
     }
 }
 
+/// Returns the packet's version of IP. It returns `None` for other bytes.
 fn is_v4(packet: &[u8]) -> Option<bool> {
     match packet.first()? >> 4 {
         4 => Some(true),
@@ -254,11 +258,12 @@ fn is_v4(packet: &[u8]) -> Option<bool> {
     }
 }
 
+/// Returns the number of ICMP for the packet's version of IP.
 fn icmp(packet: &[u8]) -> Option<u8> {
     Some(if is_v4(packet)? { 1 } else { 58 })
 }
 
-/// The source, the protocol and the data of a packet. Extension headers of IPv6 are not walked.
+/// Returns the source, the protocol and the data of a packet. Extension headers of IPv6 are not skipped.
 fn split(packet: &[u8]) -> Option<(IpAddr, u8, &[u8])> {
     if is_v4(packet)? {
         let header = usize::from(packet.first()? & 0xf) * 4;
@@ -279,10 +284,12 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     Some(Ipv6Addr::from(octets).into())
 }
 
+/// Returns four bytes as a number.
 fn word(data: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*data.get(offset..)?.first_chunk()?))
 }
 
+/// Returns two bytes as a number.
 fn half(data: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*data.get(offset..)?.first_chunk()?))
 }

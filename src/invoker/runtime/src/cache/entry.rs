@@ -1,4 +1,4 @@
-//! The content of a cache file.
+//! The content of a file in libcni's result cache.
 
 use std::io;
 
@@ -23,10 +23,10 @@ pub struct Entry {
     pub container_id: String,
     /// The interface inside the container.
     pub ifname: String,
-    /// The path of the namespace. Empty if there was none, and in entries of libcni before 1.2: see
+    /// The path of the namespace. It is empty if there was none, and in entries of libcni before 1.2: see
     /// [`Entry::namespace`].
     pub netns: String,
-    /// The network's configuration, as text. Empty in an entry of an old libcni.
+    /// The network's configuration, as text. It is empty in an entry of an old libcni.
     pub config: Vec<u8>,
     /// The pairs of CNI_ARGS, in their order.
     pub args: Vec<(String, String)>,
@@ -57,17 +57,19 @@ struct File {
 }
 
 impl Entry {
-    /// The key of this entry.
+    /// Returns the key of this entry.
     pub fn key(&self) -> Key<'_> {
         Key { network: &self.network, container_id: &self.container_id, ifname: &self.ifname }
     }
 
+    /// Returns whether the entry is of this attachment. Two attachments can share a file name.
     pub(super) fn is_of(&self, key: Key<'_>) -> bool {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str())
             == (key.network, key.container_id, key.ifname)
     }
 
-    /// The path of the namespace, if need be from the result. `None` if neither has it.
+    /// Returns the path of the namespace. Where the entry has none, the first `sandbox` of the result's interfaces
+    /// counts. It returns `None` if neither has it.
     pub fn namespace(&self) -> Option<&str> {
         let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();
         let mut paths =
@@ -78,28 +80,29 @@ impl Entry {
         }
     }
 
-    /// The result of ADD, of any version. `None` if the entry has none.
+    /// Parses the result of ADD, of any version. It returns `None` if the entry has none.
     ///
     /// # Errors
-    /// Code 1 or 7 if it makes no sense.
+    /// Fails with code 1 for an unknown version, and with code 7 if a value has the wrong form.
     pub fn cni_result(&self) -> Result<Option<CniResult>, SpecError> {
         let read = |result| CniResult::from_value(result, Version::V0_2_0, "result");
         self.result.as_ref().map(read).transpose()
     }
 
+    /// Returns the bytes of the file.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         serde_json::to_vec(&File::from(self)).map_err(io::Error::other)
     }
 
-    /// The network as it was configured at ADD: for DEL when its file is gone.
+    /// Parses the configuration of the ADD, so that DEL works when the network's file is gone.
     ///
     /// # Errors
-    /// As [`NetworkList::parse`]; an entry of an old libcni has no configuration.
+    /// Fails as [`NetworkList::parse`] does, and for an entry of an old libcni, which has no configuration.
     pub fn network_list(&self) -> Result<NetworkList, SpecError> {
         let value = json::parse_object(&self.config, "cached configuration")?;
         let list = match json::get(&value, "plugins") {
             Some(_) => NetworkList::from_value(value),
-            // libcni's AddNetwork keeps a single plugin's configuration.
+            // libcni's `AddNetwork` records the configuration of a single plugin, without a list.
             None => NetworkList::parse_single(&self.config),
         }?;
         list.complete()
@@ -122,10 +125,12 @@ impl From<&Entry> for File {
     }
 }
 
+/// Reads a file's bytes. `key` is the attachment of a bare result, which does not name its own.
 pub(super) fn decode(bytes: &[u8], key: Key<'_>) -> Result<Entry, String> {
     decode_v1(bytes).or_else(|why| legacy(bytes, key).ok_or(why))
 }
 
+/// Reads an entry of kind `cniCacheV1`. A bare result of libcni before 0.8 is an error here.
 pub(super) fn decode_v1(bytes: &[u8]) -> Result<Entry, String> {
     if bytes.is_empty() {
         return Err("the file is empty".to_owned());
@@ -147,7 +152,8 @@ pub(super) fn decode_v1(bytes: &[u8]) -> Result<Entry, String> {
     })
 }
 
-/// A bare result. Its shape is checked when it is used.
+/// Reads the bare result of a libcni before 0.8. Returns `None` if it doesn't look like a result. Its values are
+/// checked when they are used.
 fn legacy(bytes: &[u8], key: Key<'_>) -> Option<Entry> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let has = |name| json::get(&value, name).is_some();

@@ -1,8 +1,8 @@
 //! Results of ADD, kept for CHECK, DEL and GC.
 //!
 //! The files are `<dir>/results/<network>-<container ID>-<interface>`, JSON of kind `cniCacheV1`. Directory (0700),
-//! file (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete our attachments, and we theirs.
-//! libcni before 0.8 kept the bare result, which is read as well.
+//! file (0600) and keys are those of libcni, so CRI-O, podman or cnitool can delete the attachments of this library,
+//! and it theirs. libcni before 0.8 kept the bare result, which is read as well.
 //!
 //! A file is written outside the directory, because libcni reads every file *in* it, and renamed. A damaged entry
 //! (empty after a power loss, cut short) is renamed to `.corrupt-<name>`. libcni never reads that name, so DEL is not
@@ -26,9 +26,10 @@ pub use entry::Entry;
 /// The default directory of libcni.
 pub const DEFAULT_DIR: &str = "/var/lib/cni";
 
-/// More than any entry: the longest result and the longest configuration.
+/// The largest file that is read. It has room for the longest result and the longest configuration.
 const LIMIT: usize = 64 << 20;
 
+/// The beginning of the names of files that are being written.
 const TEMPORARY: &str = ".cnimble-";
 
 /// The cache in one directory.
@@ -37,7 +38,7 @@ pub struct Cache {
     dir: PathBuf,
 }
 
-/// The attachment of an entry. It names the file, so it gets no other fields.
+/// The attachment of an entry. The file's name has these three parts, so the key can't get another field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key<'a> {
     /// The name of the network.
@@ -61,7 +62,7 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// The entry, if there is a good one.
+    /// Returns the entry. It returns `None` if there is no file, or a damaged one.
     pub fn entry(self) -> Option<Entry> {
         match self {
             Lookup::Entry(entry) => Some(*entry),
@@ -71,26 +72,28 @@ impl Lookup {
 }
 
 impl Cache {
-    /// The cache under `dir`; made when the first entry is.
+    /// Uses the cache under `dir`. The directory is made when the first entry is written.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Cache { dir: dir.into() }
     }
 
-    /// The directory that was given to [`Cache::new`].
+    /// Returns the directory that was given to [`Cache::new`].
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The file of `key`.
+    /// Returns the path of the file that `key` has. The file may not exist, or be another attachment's.
     pub fn path(&self, key: Key<'_>) -> PathBuf {
         self.results().join(format!("{}-{}-{}", key.network, key.container_id, key.ifname))
     }
 
+    /// Returns the directory that holds nothing but entries.
     fn results(&self) -> PathBuf {
         self.dir.join("results")
     }
 
-    /// Reads the entry of `key`.
+    /// Reads the entry of `key`. An entry of another attachment under the same file name counts as [`Lookup::Nothing`],
+    /// with a warning. A file that is not regular, or too large, is [`Lookup::Corrupt`].
     ///
     /// # Errors
     /// Fails if the file exists and can't be read.
@@ -116,7 +119,8 @@ impl Cache {
         }
     }
 
-    /// All entries, sorted by file name. Files that are no entries are left alone, with a warning.
+    /// Reads all entries, sorted by file name. A file that can't be read, or is no entry of kind `cniCacheV1`, is left
+    /// alone with a warning. So are the bare results of libcni before 0.8. A missing directory has no entries.
     ///
     /// # Errors
     /// Fails if the directory exists and can't be listed.
@@ -124,19 +128,20 @@ impl Cache {
         self.list_where(|_| true)
     }
 
-    /// The entries of one container in all networks. Reads no other files.
+    /// Reads the entries of one container in all networks. It opens only files whose names contain the ID.
     ///
     /// # Errors
     /// Fails as [`Cache::list`] does.
     pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
         let part = format!("-{container_id}-");
-        // Long, so that there are few places to compare.
+        // The hyphens make the text longer, so that fewer other names contain it.
         let named = |name: &[u8]| name.windows(part.len()).any(|of| of == part.as_bytes());
         let mut entries = self.list_where(named)?;
         entries.retain(|entry| entry.container_id == container_id);
         Ok(entries)
     }
 
+    /// Reads the entries in the files whose names are `wanted`. Names with a leading dot are never read.
     fn list_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Entry>, CacheError> {
         let paths = self.paths(&self.results(), |name| !name.starts_with(b".") && wanted(name))?;
         let read = paths.into_iter().filter_map(|path| {
@@ -156,7 +161,8 @@ impl Cache {
         Ok(read.collect())
     }
 
-    /// The entry in a file of the directory `results`; `None` if there is no file, or one that is no entry.
+    /// Reads the entry in one file of the directory `results`. Returns `None` if there is no file, or one that is no
+    /// entry of kind `cniCacheV1`.
     ///
     /// # Errors
     /// Fails if the file exists and can't be read.
@@ -169,13 +175,15 @@ impl Cache {
         }
     }
 
-    /// libcni's names collide: net `a-b` and container `c` share one with net `a` and container `b-c`.
+    /// Returns whether the file of `key` holds another attachment's entry. libcni's names collide: network `a-b` with
+    /// container `c` shares one with network `a` and container `b-c`.
     fn is_anothers(&self, key: Key<'_>) -> bool {
         let bytes = files::read(&self.path(key), LIMIT, Links::Refuse);
         bytes.is_ok_and(|bytes| entry::decode_v1(&bytes).is_ok_and(|entry| !entry.is_of(key)))
     }
 
-    /// The files among the entries that are none, and why. A bare result of libcni before 0.8 is an entry.
+    /// Returns the files in `results` that are no entries, with the reasons. A bare result of libcni before 0.8 is an
+    /// entry.
     ///
     /// # Errors
     /// Fails if the directory exists and can't be listed.
@@ -192,7 +200,7 @@ impl Cache {
         Ok(broken)
     }
 
-    /// Files that were being written when their writer was killed.
+    /// Returns the files that are being written. Those of a killed process stay until they are removed.
     ///
     /// # Errors
     /// Fails if the directory exists and can't be listed.
@@ -203,7 +211,7 @@ impl Cache {
         Ok(paths)
     }
 
-    /// Sorted by name. Empty if the directory is missing.
+    /// Returns the paths in `dir` whose names are `wanted`, sorted. A missing directory has none.
     fn paths(&self, dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<PathBuf>, CacheError> {
         let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
         let Some(entries) = fs::read_dir(dir).if_present().map_err(failed)? else { return Ok(Vec::new()) };
@@ -218,7 +226,7 @@ impl Cache {
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
 
-    /// Writes an entry, in place of an older one.
+    /// Writes an entry, and replaces an older one of the same attachment. The new one appears at once, by rename(2).
     ///
     /// # Errors
     /// Fails if the file system refuses it, and with EEXIST if the file is an entry of another attachment.
@@ -230,7 +238,7 @@ impl Cache {
         }
         let text = entry.encode().map_err(CacheError::at("encoding", &path))?;
         match self.write(&path, &text) {
-            // The directories are there but for the first time.
+            // The directories are made only when they are missing, which is once.
             Err(err) if err.source.kind() == io::ErrorKind::NotFound => {
                 let results = self.results();
                 let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&results);
@@ -241,13 +249,14 @@ impl Cache {
         }
     }
 
+    /// Writes the file beside the directory of entries, and renames it to `path`.
     fn write(&self, path: &Path, text: &[u8]) -> Result<(), CacheError> {
         let temporary = Temporary::write(&self.dir, text);
         let temporary = temporary.map_err(CacheError::at("writing a file in", &self.dir))?;
         temporary.persist(path).map_err(CacheError::at("writing", path))
     }
 
-    /// Removes an entry. A missing entry is success. An entry of another attachment stays.
+    /// Removes an entry. A missing entry is success. An entry of another attachment under the same file name stays.
     ///
     /// # Errors
     /// Fails if the file system refuses it.
@@ -262,7 +271,7 @@ impl Cache {
         }
     }
 
-    /// Renames an entry so that no reader finds it. Returns the new name.
+    /// Renames an entry to `.corrupt-NAME`, so that neither libcni nor cnimble reads it. Returns the new path.
     ///
     /// # Errors
     /// Fails if the file system refuses it.
@@ -289,11 +298,12 @@ pub(super) fn entry_of(bytes: &[u8]) -> Option<Entry> {
     entry::decode(bytes, Key { network: "net", container_id: "c0ffee", ifname: "eth0" }).ok()
 }
 
-/// A file that is removed unless it is renamed. [`files::replace`] removes a draft that has its name already; here that
-/// may be a living process's, with our process ID in another PID namespace.
+/// A file that is removed on drop, unless it was renamed. [`files::replace`] removes a draft that has its name already.
+/// Here such a draft may belong to a living process that has our process ID in another PID namespace.
 struct Temporary(PathBuf);
 
 impl Temporary {
+    /// Makes a new file in `dir`, readable by its owner only, and writes `text`.
     fn write(dir: &Path, text: &[u8]) -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         loop {
@@ -301,7 +311,7 @@ impl Temporary {
             let path = dir.join(format!("{TEMPORARY}{}-{number}", std::process::id()));
             let mut options = fs::OpenOptions::new();
             let mut file = match options.write(true).create_new(true).mode(0o600).open(&path) {
-                // Left by a process that had our id before a crash.
+                // A process with our ID has made it, in another PID namespace or before a crash.
                 Err(err) if err.kind() == io::ErrorKind::AlreadyExists => continue,
                 outcome => outcome?,
             };
@@ -311,9 +321,10 @@ impl Temporary {
         }
     }
 
+    /// Renames the file to `path`, in place of an older one.
     fn persist(self, path: &Path) -> io::Result<()> {
         fs::rename(&self.0, path)?;
-        // The old name is free now, and another process may use it the next moment.
+        // The temporary name is free now. Another process may already use it, so `drop` must not remove it.
         std::mem::forget(self);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Files in the configuration directory.
+//! Errors of files in the configuration directory.
 
 use std::io;
 use std::path::PathBuf;

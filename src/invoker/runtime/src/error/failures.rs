@@ -1,4 +1,4 @@
-//! Which plugins failed in an operation, and in which order.
+//! The plugins that failed in an operation, in the order of time.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Failure {
     pub plugin: String,
     /// The verb that failed.
     pub verb: Verb,
-    /// Container ID and interface, where it wasn't the caller's: GC deletes those of others.
+    /// The attachment, if it is not the one that the caller gave. GC runs DEL of other attachments.
     pub attachment: Option<cni::Attachment>,
     /// The reason of the failure.
     #[source]
@@ -42,11 +42,12 @@ pub struct Failures {
 }
 
 impl Failures {
+    /// Returns the single failure of an operation.
     pub(crate) fn one(first: Failure) -> Self {
         Failures { first, others: Vec::new(), note: None }
     }
 
-    /// `None` for an empty list.
+    /// Combines failures in the order of time. Returns `None` for an empty list.
     pub fn of(mut failures: Vec<Failure>) -> Option<Self> {
         if failures.is_empty() {
             return None;
@@ -55,7 +56,7 @@ impl Failures {
         Some(Failures { first: failures.pop()?, others, note: None })
     }
 
-    /// All failures, the first one in front.
+    /// Returns all failures, the first one in front.
     pub fn iter(&self) -> impl Iterator<Item = &Failure> {
         std::iter::once(&self.first).chain(&self.others)
     }

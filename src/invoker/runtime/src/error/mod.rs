@@ -1,6 +1,6 @@
 //! Errors of calls to plugins, in three layers: [`ConfError`] is about files in the configuration directory,
-//! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on a network, which may fail in
-//! several plugins at once. [`Error::to_spec`] turns each of them into the JSON error of the specification.
+//! [`PluginError`] about one execution of one plugin, and [`Error`] about an operation on a network. An operation may
+//! fail in several plugins at once. [`Error::to_spec`] turns each of them into the JSON error of the specification.
 
 mod conf;
 mod failures;
@@ -30,6 +30,7 @@ pub struct CacheError {
 }
 
 impl CacheError {
+    /// Returns a function for `map_err` that adds the operation and the path.
     pub(crate) fn at(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> CacheError {
         let path = path.into();
         move |source| CacheError { doing, path, source }
@@ -79,7 +80,7 @@ impl From<Failures> for Error {
     }
 }
 
-/// Fails if a plugin has failed.
+/// Returns an error with all failures, or `Ok` if there are none.
 pub(super) fn outcome(failures: Vec<Failure>) -> Result<(), Error> {
     Failures::of(failures).map_or(Ok(()), |failures| Err(failures.into()))
 }
@@ -91,7 +92,8 @@ impl From<CacheError> for Error {
 }
 
 impl Error {
-    /// The error as one of the specification. A plugin's code and text come through, with the rest in the details.
+    /// Converts the error into one of the specification. The code and text of the first plugin that failed are kept.
+    /// Later failures are in the details.
     pub fn to_spec(&self) -> cni::Error {
         let own = |code| cni::Error::new(code, self.to_string());
         match self {

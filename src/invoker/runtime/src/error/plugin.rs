@@ -1,4 +1,4 @@
-//! One execution of one plugin.
+//! Errors of one execution of one plugin.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum PluginError {
     #[error("invalid plugin type \"{}\": expected the name of a file, without /", name.escape_default())]
     #[non_exhaustive]
     BadName { name: String },
-    /// No directory has it.
+    /// No directory of CNI_PATH has the file.
     #[error("no plugin \"{name}\" in CNI_PATH [{}]", list(dirs))]
     #[non_exhaustive]
     Missing { name: String, dirs: Vec<PathBuf> },
@@ -24,15 +24,15 @@ pub enum PluginError {
     #[error("{}: can't be executed: {source}", path.display())]
     #[non_exhaustive]
     Start { path: PathBuf, source: io::Error },
-    /// Talking to the running plugin failed.
+    /// Writing to the running plugin, reading from it or waiting for it failed. It was killed.
     #[error("{}: {doing}: {source}", path.display())]
     #[non_exhaustive]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
-    /// The plugin took longer than allowed and was killed.
+    /// The plugin took longer than allowed and was stopped, or there was no time left to start it.
     #[error("{}: no answer within {limit:?}; killed{}", path.display(), said(stderr))]
     #[non_exhaustive]
     TimeLimit { path: PathBuf, limit: Duration, stderr: String },
-    /// The caller dropped the ADD, and the plugin was ended.
+    /// The caller dropped the future of the ADD, and the plugin was stopped.
     #[error("{}: ended, because the ADD was dropped{}", path.display(), said(stderr))]
     #[non_exhaustive]
     Dropped { path: PathBuf, stderr: String },
@@ -40,7 +40,7 @@ pub enum PluginError {
     #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), said(stderr))]
     #[non_exhaustive]
     TooLong { path: PathBuf, limit: usize, stderr: String },
-    /// The plugin failed in an orderly way: exit status and a CNI error.
+    /// The plugin exited with a failure and printed a CNI error.
     #[error("{error} (code {}){}", error.code, said(stderr))]
     #[non_exhaustive]
     Refused { path: PathBuf, error: cni::Error, stderr: String },
@@ -59,7 +59,8 @@ pub enum PluginError {
 }
 
 impl PluginError {
-    /// The plugin's own code where it has spoken, else the nearest of the specification.
+    /// Returns the code of the plugin's own error if it printed one. Otherwise it is the nearest code of the
+    /// specification.
     pub fn code(&self) -> Code {
         match self {
             PluginError::BadName { .. } => Code::INVALID_CONFIG,
@@ -75,8 +76,8 @@ impl PluginError {
         }
     }
 
-    /// An ADD that ended so may have left something behind. Our own plugins undo their changes, but others may not. A
-    /// conflict is with an older object, perhaps of this very attachment, which must stay.
+    /// Returns whether an ADD that ended with this error needs a DEL. Our own plugins undo their changes, but others
+    /// may not. A conflict needs none: the older object may belong to this very attachment, and must stay.
     pub(crate) fn may_leave_something(&self) -> bool {
         match self {
             PluginError::BadName { .. } | PluginError::Missing { .. } | PluginError::Start { .. } => false,
@@ -85,7 +86,7 @@ impl PluginError {
         }
     }
 
-    /// Whether the plugin itself reported the error, rather than failed to be run.
+    /// Returns true if the plugin itself reported a CNI error, and false for all other failures.
     pub fn is_refusal(&self) -> bool {
         matches!(self, PluginError::Refused { .. })
     }

@@ -1,9 +1,10 @@
-//! Running one plugin once: environment and stdin in, stdout and exit status out.
+//! Runs one plugin once, with environment and stdin as input, and stdout and exit status as output.
 //!
-//! The plugin inherits the environment, and gets the variables of [`Attach`](crate::Attach) and `CNI_*`. It runs in a new
-//! process group. At its time limit, or when the future is dropped, the whole group is killed, and tokio reaps it.
-//! Changes of the plugin stay, as after a crash. An ADD of a chain keeps the future when its own is dropped, and
-//! [`Exec::caller`] then ends the plugin by SIGTERM. A Ctrl-C on the terminal reaches only the invoker.
+//! The plugin inherits the environment, and gets the variables of [`Attach`](crate::Attach) and `CNI_*`. It runs in a
+//! new process group, so a Ctrl-C on the terminal reaches only the invoker. At its time limit the group gets SIGTERM,
+//! and SIGKILL two seconds later if the plugin is still there. If the future is dropped, the group gets SIGKILL at
+//! once, and tokio reaps the plugin. What the plugin has changed by then stays, as after a crash. The ADD of a chain
+//! keeps this future when its own is dropped, and [`Exec::caller`] then stops the plugin as at a time limit.
 
 mod running;
 
@@ -27,6 +28,7 @@ use super::error::PluginError;
 use super::observe::{Execution, Observer};
 use running::{End, MAX_OUTPUT, Running, converse};
 
+/// The values of the variables `CNI_*`, and of the caller's own variables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parameters<'a> {
     pub(crate) verb: Verb,
@@ -39,6 +41,7 @@ pub(crate) struct Parameters<'a> {
 }
 
 impl<'a> Parameters<'a> {
+    /// Returns the variables for the plugin. Fails if a directory of CNI_PATH contains a colon.
     fn environment(&self) -> io::Result<Vec<(&'a str, OsString)>> {
         let path = std::env::join_paths(self.path)
             .map_err(|err| io::Error::new(io::ErrorKind::InvalidInput, err))?;
@@ -63,7 +66,7 @@ impl<'a> Parameters<'a> {
 pub struct Invocation<'a> {
     /// The file of the plugin.
     pub file: &'a Path,
-    /// The variables of the attachment and `CNI_*`, which a plugin gets besides the inherited environment.
+    /// The caller's variables and `CNI_*`. A plugin gets them besides the inherited environment.
     pub env: Vec<(&'a str, OsString)>,
     /// The configuration, for stdin.
     pub stdin: &'a [u8],
@@ -107,17 +110,18 @@ pub enum Stderr {
     Capture,
 }
 
+/// How plugins are executed, and what ends them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exec {
-    /// `None` is no limit. At the limit the plugin gets SIGTERM, so that it can undo its changes, and SIGKILL two
-    /// seconds later.
+    /// The time limit of one execution, or `None` for no limit. At the limit the plugin gets SIGTERM, so that it can
+    /// undo its changes, and SIGKILL two seconds later.
     pub(crate) limit: Option<Duration>,
-    /// At this time the same happens as at the limit, and no other plugin is started.
+    /// At this time the running plugin is stopped as at the limit, and no other one is started.
     pub(crate) deadline: Option<Deadline>,
     pub(crate) stderr: Stderr,
     pub(crate) observer: Option<Observer>,
     pub(crate) executor: Option<Arc<dyn Execute>>,
-    /// Once this caller has gone, the same happens as at the limit.
+    /// Once this caller has gone, the running plugin is stopped as at the limit.
     pub(crate) caller: Option<Caller>,
 }
 
@@ -134,22 +138,23 @@ impl Deadline {
         Deadline { at: Instant::now() + limit, limit }
     }
 
-    /// The time until then, which is zero once it has passed.
+    /// Returns the time that is left, which is zero once the deadline has passed.
     pub fn remaining(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// How long the operation was allowed to take.
+    /// Returns how long the operation was allowed to take.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 }
 
-/// How long to wait while the plugin's file is open for writing.
+/// How long to wait at most while the plugin's file is open for writing (ETXTBSY).
 const BUSY: Duration = Duration::from_secs(5);
 
 impl Exec {
-    /// Runs `file` and returns its stdout. An orderly CNI error is [`PluginError::Refused`].
+    /// Runs `file`, reports to the observer and returns the plugin's stdout. A CNI error of the plugin is
+    /// [`PluginError::Refused`]. With no time left it starts nothing and fails with [`PluginError::TimeLimit`].
     pub(crate) async fn run(
         &self,
         file: &Path,
@@ -203,6 +208,7 @@ impl Exec {
         }
     }
 
+    /// Runs the plugin as a child process, and stops it at the end of `time` or once the caller has gone.
     async fn run_file(
         &self,
         invocation: &Invocation<'_>,
@@ -234,7 +240,7 @@ impl Exec {
         Ok(Output { status, stdout: output, stderr: noise })
     }
 
-    /// The outcome of `work`, or `None` at the end of `time` or once the caller has gone.
+    /// Returns the outcome of `work`, or `None` at the end of `time` or once the caller has gone.
     async fn within<T>(&self, time: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
         let gone = async {
             match &self.caller {
@@ -243,14 +249,14 @@ impl Exec {
             }
         };
         tokio::select! {
-            // The chain relies on it that no plugin succeeds without a caller.
+            // The caller's end is asked first. The chain relies on it that no plugin succeeds once the caller has gone.
             biased;
             () = gone => None,
             outcome = within(time, work) => outcome,
         }
     }
 
-    /// The error of a plugin that was stopped.
+    /// Returns the error of a plugin that was stopped: by its caller's end, or else by its time limit.
     fn stopped(&self, file: &Path, limit: Duration, stderr: String) -> PluginError {
         let path = file.to_owned();
         match &self.caller {
@@ -259,18 +265,20 @@ impl Exec {
         }
     }
 
+    /// Returns whether the deadline has passed. Without a deadline it never has.
     pub(super) fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline.at <= Instant::now())
     }
 
-    /// How long an execution that begins now may take, and the limit that says so.
+    /// Returns how long an execution that begins now may take, and the configured limit from which that follows, for
+    /// the error. `None` is no limit.
     fn time(&self) -> Option<(Duration, Duration)> {
         let own = self.limit.map(|limit| (limit, limit));
         let whole = self.deadline.map(|deadline| (deadline.remaining(), deadline.limit));
         own.into_iter().chain(whole).min_by_key(|(time, _)| *time)
     }
 
-    /// Retries while the file is open for writing (ETXTBSY).
+    /// Starts the plugin. Retries while the file is open for writing (ETXTBSY), up to [`BUSY`].
     async fn spawn(&self, invocation: &Invocation<'_>) -> Result<Child, PluginError> {
         let failed = |source| PluginError::Start { path: invocation.file.to_owned(), source };
         let mut command = Command::new(invocation.file);
@@ -299,7 +307,7 @@ impl Exec {
     }
 }
 
-/// `None` at the end of `time`.
+/// Returns `None` if `work` isn't done at the end of `time`.
 async fn within<T>(time: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
     match time {
         None => Some(work.await),
@@ -311,7 +319,7 @@ fn text(noise: &[u8]) -> String {
     String::from_utf8_lossy(noise).trim().to_owned()
 }
 
-/// The first line that isn't blank, short enough for an error message.
+/// Returns the first line that isn't blank, escaped and cut to 200 characters for an error message.
 pub(super) fn first_line(bytes: &[u8]) -> String {
     // Huge output must not be converted as a whole.
     let text = String::from_utf8_lossy(bytes.get(..1024).unwrap_or(bytes));

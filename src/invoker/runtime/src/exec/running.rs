@@ -1,4 +1,4 @@
-//! A running plugin: talking to it, stopping it.
+//! A running plugin: its input and output, and how it is stopped.
 
 use std::io;
 use std::pin::pin;
@@ -11,20 +11,24 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
 use tokio::time::timeout;
 
-/// More than this on stdout is no CNI result. A result with 10 000 routes has 1 MB.
+/// The limit of stdout in bytes. More than this is no CNI result: one with 10 000 routes has 1 MB.
 pub(super) const MAX_OUTPUT: usize = 16 << 20;
+/// How many bytes of stderr are kept, from its end.
 const MAX_STDERR: usize = 4 << 10;
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long a pipe is read on after the plugin has exited, if another process keeps it open.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// How the exchange with a plugin ended.
 pub(super) enum End {
     Exit(ExitStatus),
+    /// The plugin wrote more than [`MAX_OUTPUT`] to stdout, and may still run.
     TooLong,
 }
 
-/// Writes, reads and waits at once: a plugin may answer before it has read everything, or never read at all.
+/// Writes stdin, reads stdout and stderr, and waits for the exit, all at once: a plugin may answer before it has read
+/// everything, or never read at all. The error names the failed operation. The caller then kills the plugin.
 pub(super) async fn converse(
     child: &mut Child,
     input: &[u8],
@@ -35,7 +39,7 @@ pub(super) async fn converse(
     let write = async move {
         let Some(mut stdin) = stdin else { return Ok(()) };
         match stdin.write_all(input).await {
-            // The answer of a plugin that doesn't read its configuration counts.
+            // A plugin need not read its configuration. Its answer counts all the same.
             Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             outcome => outcome,
         }
@@ -57,7 +61,7 @@ pub(super) async fn converse(
         let mut side = pin!(listen_and_write);
         let mut read = pin!(read);
         let mut written = None;
-        // stdout decides: too much of it ends the conversation at once.
+        // Too much on stdout ends the exchange at once.
         let length = tokio::select! {
             biased;
             length = &mut read => length,
@@ -92,7 +96,7 @@ pub(super) async fn converse(
     status.map(End::Exit).map_err(|err| ("waiting for it", err))
 }
 
-/// The last [`MAX_STDERR`] bytes.
+/// Reads to the end, and keeps the last [`MAX_STDERR`] bytes.
 async fn tail(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) -> io::Result<()> {
     let mut chunk = [0; 1024];
     loop {
@@ -106,11 +110,11 @@ async fn tail(mut from: impl AsyncRead + Unpin, kept: &mut Vec<u8>) -> io::Resul
     }
 }
 
-/// Killed with its whole group on drop.
+/// A child that is killed with its process group on drop, unless it has been reaped.
 pub(super) struct Running(pub(super) Child);
 
 impl Running {
-    /// SIGTERM, and SIGKILL after [`GRACE`].
+    /// Sends SIGTERM to the process group, and SIGKILL if the plugin is still there after [`GRACE`].
     pub(super) async fn stop(&mut self) {
         self.signal(Signal::SIGTERM);
         if timeout(GRACE, self.0.wait()).await.is_err() {
@@ -118,7 +122,7 @@ impl Running {
         }
     }
 
-    /// Sends SIGKILL and reaps the process.
+    /// Sends SIGKILL to the process group, and reaps the plugin.
     pub(super) async fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         if let Err(err) = self.0.wait().await {
@@ -127,7 +131,7 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) {
-        // The ID is there until the process is reaped, so it can't be another process's.
+        // tokio returns the ID only until the process is reaped, so it can't be another process's.
         let Some(pid) = self.0.id().and_then(|id| i32::try_from(id).ok()) else {
             return;
         };

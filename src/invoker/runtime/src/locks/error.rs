@@ -1,4 +1,4 @@
-//! Why a lock wasn't taken.
+//! The error of a lock.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[allow(missing_docs)] // of fields: their names say what they are
 #[non_exhaustive]
 pub enum LockError {
-    /// Others didn't let go of it in time.
+    /// Other processes held it until the time limit.
     #[error("{what} is locked by {holders}; gave up after {seconds} s ({})", path.display())]
     #[non_exhaustive]
     Busy { what: String, path: PathBuf, seconds: u64, holders: String },
@@ -19,6 +19,7 @@ pub enum LockError {
 }
 
 impl LockError {
+    /// Returns a function for `map_err` that adds the operation and the path.
     pub(super) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> LockError {
         let path = path.into();
         move |source| LockError::File { doing, path, source }

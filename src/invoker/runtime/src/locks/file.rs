@@ -1,4 +1,4 @@
-//! One file that is locked.
+//! One lock file, by flock(2).
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -21,28 +21,28 @@ pub enum Kind {
     Alone,
 }
 
-/// How long a lock is waited for, and what for people.
+/// How long to wait for a lock, and the name of the locked object.
 #[derive(Debug, Clone, Copy)]
 pub struct Wait<'a> {
     /// The locked object for messages, such as `network pods`.
     pub what: &'a str,
-    /// The whole time, as it is told.
+    /// The whole limit, for the error message.
     pub limit: Duration,
     /// The time at which the wait is over.
     pub end: Instant,
 }
 
 impl<'a> Wait<'a> {
-    /// A wait that begins now.
+    /// Describes a wait that begins now.
     pub fn new(what: &'a str, limit: Duration) -> Self {
         Wait { what, limit, end: Instant::now() + limit }
     }
 }
 
-/// The time after which a wait is told of.
+/// The time after which a wait is logged.
 const TELL: Duration = Duration::from_secs(1);
 
-/// Between looks, first and last.
+/// The first and the longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 
 /// A file that is locked.
@@ -54,10 +54,11 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Waits for the lock.
+    /// Waits for the lock. The file is made if it is missing.
     ///
     /// # Errors
-    /// Others hold it until the time is over; the file can't be made.
+    /// Fails with [`LockError::Busy`] if others hold it until the end of the wait, and if the file can't be opened or
+    /// made.
     pub async fn take(path: &Path, kind: Kind, wait: Wait<'_>) -> Result<Self, LockError> {
         let mut waiting = Waiting::new(wait);
         loop {
@@ -68,14 +69,14 @@ impl FileLock {
         }
     }
 
-    /// `None` if the lock would have to be waited for.
+    /// Tries once to take the lock. Returns `None` if another process holds it.
     pub(super) fn attempt(path: &Path, kind: Kind) -> Result<Option<Self>, LockError> {
         let how = match kind {
             Kind::Shared => FlockArg::LockSharedNonblock,
             Kind::Alone => FlockArg::LockExclusiveNonblock,
         };
         loop {
-            // Opened anew each time: the last holder may have removed the file.
+            // The file is opened anew each time, because the last holder may have removed it.
             let file = open(path).map_err(LockError::file("opening", path))?;
             match Flock::lock(file, how) {
                 Ok(lock) if same(&lock, path) => {
@@ -88,7 +89,7 @@ impl FileLock {
         }
     }
 
-    /// The file goes with the lock. For one that is held alone, of which there are many.
+    /// Removes the file on drop, before the lock is released. This is for exclusive locks of which there are many.
     #[must_use]
     pub fn vanishing(mut self) -> Self {
         self.vanishes = true;
@@ -105,6 +106,7 @@ impl Drop for FileLock {
     }
 }
 
+/// A wait in progress, with its pauses.
 pub(super) struct Waiting<'a> {
     wait: Wait<'a>,
     begun: Instant,
@@ -113,15 +115,20 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
+    /// Begins to wait. The time limit counts from now.
     pub(super) fn new(wait: Wait<'a>) -> Self {
         Waiting { wait, begun: Instant::now(), pause: PAUSE.0, told: false }
     }
 
+    /// Returns how long the wait has lasted.
     pub(super) fn lasted(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Waits until the next look at the lock on `path`. Fails with [`LockError::Busy`] once the wait is over.
+    /// Pauses before the next attempt at the lock on `path`. After a second it logs the holders, once.
+    ///
+    /// # Errors
+    /// Fails with [`LockError::Busy`] once the wait is over.
     pub(super) async fn pause(&mut self, path: &Path) -> Result<(), LockError> {
         let Wait { what, limit, end } = self.wait;
         let holders = || std::fs::metadata(path).map(|meta| holders::of(&meta)).unwrap_or_default();
@@ -140,19 +147,19 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// No other user can open the file: a user that can open it can lock it.
+/// Opens the lock file, or makes it. Other users get no access, because whoever can open a file can lock it.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.mode() & 0o077 != 0 {
-        // Made by an earlier release.
+        // An earlier release made lock files with another mode.
         file.set_permissions(Permissions::from_mode(0o600))?;
     }
     Ok(file)
 }
 
-/// Whether the file that is locked is still the one of this name.
+/// Returns whether the locked file is still the one at `path`. Its last holder may have removed it.
 fn same(file: &File, path: &Path) -> bool {
     let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
     match (file.metadata(), std::fs::metadata(path)) {
@@ -161,10 +168,10 @@ fn same(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Makes a directory that no other user can enter, or closes one that is there.
+/// Makes a directory of mode 0700, or sets that mode if the directory exists.
 ///
 /// # Errors
-/// It can't be made, or belongs to another user.
+/// Fails if it can't be made, is a link, or belongs to another user.
 pub fn private_dir(dir: &Path) -> Result<(), LockError> {
     let failed = LockError::file("making", dir);
     let open = || {

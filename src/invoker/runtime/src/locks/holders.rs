@@ -4,12 +4,13 @@ use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 
+/// How many characters of a command line are shown.
 const COMMAND_LIMIT: usize = 120;
 
-/// The processes that hold a flock(2) lock on this file, for people.
+/// Returns the text about the processes that hold a flock(2) lock on this file. Several share a shared lock.
 pub(super) fn of(file: &Metadata) -> String {
-    // In pieces of more than a page, the kernel's own. Between two reads it counts the lines anew, and passes over one if
-    // an earlier lock is gone.
+    // The list is read in pieces larger than a page, the unit of the kernel. Between two reads it counts the lines
+    // anew, and skips one if an earlier lock is gone.
     let lines = File::open("/proc/locks").map(|list| BufReader::new(list).lines());
     let lines = lines.into_iter().flatten().map_while(Result::ok);
     let mut pids: Vec<u32> = lines.filter_map(|line| holder(&line, file.ino())).collect();
@@ -21,15 +22,15 @@ pub(super) fn of(file: &Metadata) -> String {
     }
 }
 
-/// Returns the process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`. A waiting process has an arrow
-/// behind the number.
+/// Returns the process of a line `1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`, or `None` if it is about another
+/// file or another kind of lock. A waiting process has an arrow behind the number, and returns `None`, too.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     if words.next()? != "FLOCK" {
         return None;
     }
     let pid = words.nth(2)?.parse().ok()?;
-    // The device of some file systems is another one here than in stat(2).
+    // Only the inode is compared: on some file systems this device differs from that of stat(2).
     let (_, found) = words.next()?.rsplit_once(':')?;
     (found.parse() == Ok(inode)).then_some(pid)
 }

@@ -52,12 +52,12 @@ pub struct Locks {
     limit: Duration,
 }
 
-/// Locks that are held until this is dropped.
+/// The locks of one operation. They are released on drop.
 #[derive(Debug)]
 pub struct Held(#[expect(dead_code, reason = "held, not read")] Vec<FileLock>);
 
 impl Locks {
-    /// Returns the locks in this directory, which is made when the first is taken.
+    /// Uses the lock files in this directory, which is made when the first lock is taken.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Locks { dir: dir.into(), limit: LIMIT }
     }
@@ -69,22 +69,22 @@ impl Locks {
         self
     }
 
-    /// The directory of the lock files.
+    /// Returns the directory of the lock files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The limit for a wait.
+    /// Returns the limit for a wait.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Takes the lock for work on an attachment in this network, together with other such work. Without permission for
-    /// the directory, as in a user namespace, or space for a file, this goes on without a lock, as safe as any other
-    /// runtime.
+    /// Takes the lock for work on an attachment in this network, which other such work shares. If the files can't be
+    /// made for lack of permission or space, this logs a warning and holds no lock. The operation is then as safe as
+    /// that of any other runtime.
     ///
     /// # Errors
-    /// Something clears the network up, and didn't finish in time.
+    /// Fails if a clean-up of the network did not end in time, or if the files can't be used for another reason.
     pub async fn shared(&self, network: &str) -> Result<Held, LockError> {
         match self.both(network, Kind::Shared).await {
             Err(LockError::File { doing, path, source }) if is_unmakable(&source) => {
@@ -95,15 +95,15 @@ impl Locks {
         }
     }
 
-    /// Takes the lock for cleaning this network up, alone.
+    /// Takes the exclusive lock for cleaning this network up.
     ///
     /// # Errors
-    /// Other work on the network didn't finish in time; the files can't be used.
+    /// Fails if other work on the network did not end in time, or if the files can't be used.
     pub async fn alone(&self, network: &str) -> Result<Held, LockError> {
         self.both(network, Kind::Alone).await
     }
 
-    /// Takes the lock for cleaning up what is of no known network, alone.
+    /// Takes the exclusive lock on all networks of the node, for cleaning up objects of an unknown network.
     ///
     /// # Errors
     /// Fails as [`Locks::alone`] does.
@@ -113,7 +113,8 @@ impl Locks {
         Ok(Held(vec![self.take("node", "this node's networks", Kind::Alone, end).await?]))
     }
 
-    /// Removes the files, and the directory, while the node is held alone. A waiting process takes a new file.
+    /// Removes all lock files and the directory, and then releases `held`. The caller holds the node exclusively. A
+    /// waiting process makes a new file.
     pub fn clear(&self, held: Held) {
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let _ = std::fs::remove_file(entry.path());
@@ -122,7 +123,7 @@ impl Locks {
         drop(held);
     }
 
-    /// The node's, always shared, and then the network's.
+    /// Takes the lock of the node, always shared, and then that of the network.
     async fn both(&self, network: &str, kind: Kind) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;
@@ -132,6 +133,7 @@ impl Locks {
         Ok(Held(vec![network, node]))
     }
 
+    /// Takes the lock in the file `name`, through its turnstile. `what` names the locked object in messages.
     async fn take(&self, name: &str, what: &str, kind: Kind, end: Instant) -> Result<FileLock, LockError> {
         let turn = self.dir.join(format!("turn-{name}"));
         let wait = Wait { what, limit: self.limit, end };
@@ -149,14 +151,14 @@ impl Locks {
     }
 }
 
-/// Returns whether there is no permission or space for a file. A lock that a clean-up holds has its file, which needs
-/// no more space.
+/// Returns whether there is no permission or space to make a file. A lock that a clean-up holds has a file already, so
+/// going on without a lock can't ignore a clean-up for lack of space.
 fn is_unmakable(err: &std::io::Error) -> bool {
     use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(err.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
-/// A long name, or one with strange characters, becomes a hash.
+/// Returns the name for use in a file's name. A long name, or one with other characters, becomes a hash.
 fn file_name(network: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if !network.is_empty() && network.len() <= NAME_LIMIT && network.bytes().all(plain) {

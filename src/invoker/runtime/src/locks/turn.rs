@@ -1,7 +1,7 @@
-//! A lock that neither side can keep from the other. While ADDs come without a pause, the lock is shared at every
-//! moment. So a process that wants it alone closes a turnstile in front of it: later ones wait there, those inside
-//! finish. A process that hangs inside must not block all others, so the turnstile opens again after a while, and
-//! closes after another.
+//! A lock on which neither shared nor exclusive holders starve. While ADDs come without a pause, the lock is shared at
+//! every moment. So a process that wants it exclusively closes a turnstile in front of it: later ones wait there, and
+//! those inside finish. A process that hangs inside must not block all others, so the turnstile opens again after a
+//! while, and closes after another.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::LockError;
 use super::file::{FileLock, Kind, Wait, Waiting};
 
-/// More than an ADD takes.
+/// How long the turnstile stays closed, and then open. It is more than an ADD takes.
 const SLICE: Duration = Duration::from_secs(2);
 
-/// Takes the lock on `path`, by the turnstile `turn`.
+/// Takes the lock on `path` through the turnstile in the file `turn`. Fails with [`LockError::Busy`] at the end of
+/// `wait`.
 pub(super) async fn take(
     path: &Path,
     turn: &Path,
@@ -23,7 +24,7 @@ pub(super) async fn take(
     let mut closed: Option<FileLock> = None;
     loop {
         let busy = match kind {
-            // Passes and lets go of the turnstile at once.
+            // A shared holder passes the turnstile, and releases it at once.
             Kind::Shared => match FileLock::attempt(turn, Kind::Shared)? {
                 Some(_passing) => match FileLock::attempt(path, kind)? {
                     Some(lock) => return Ok(lock),

@@ -1,5 +1,5 @@
-//! YAML documents as trees that know their lines, made from the parser's events. The limits are against nested aliases,
-//! by which a manifest of a few hundred bytes takes gigabytes, and against any depth.
+//! Reads YAML documents into trees that know their lines, from the parser's events. The limits are against nested
+//! aliases, by which a manifest of a few hundred bytes takes gigabytes, and against any depth.
 
 mod scalar;
 
@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::Value;
 
-/// The values of all documents together, aliases resolved. A pod has some 50, and 250 as an API server shows it.
+/// The limit of the values in all documents together, with aliases resolved. A pod has some 50, and 250 as an API
+/// server shows it.
 pub const MAX_VALUES: usize = 250_000;
-/// A Pod needs about 15.
+/// The deepest nesting. A Pod needs about 15.
 const MAX_DEPTH: usize = 100;
+/// The limit of text that aliases and anchors copy, in bytes.
 const MAX_ALIAS_BYTES: usize = 16 << 20;
 
 /// A value and where it begins: line and column, both from 1.
@@ -21,6 +23,7 @@ pub struct Node {
     pub content: Content,
 }
 
+/// The kinds of values.
 #[derive(Debug, Clone)]
 pub enum Content {
     Scalar(Value),
@@ -28,15 +31,18 @@ pub enum Content {
     Map(BTreeMap<String, Node>),
 }
 
-/// Why a text is no YAML that is taken.
+/// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
+    /// It is no YAML, or has no form in JSON.
     #[error("{0}")]
     Syntax(String),
+    /// It exceeds a limit.
     #[error("{0}")]
     TooComplex(String),
 }
 
+/// A step from a value into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     Key(String),
@@ -55,7 +61,7 @@ impl From<usize> for Step {
     }
 }
 
-/// Line and column count from 1.
+/// A problem and its place. Line and column count from 1.
 #[derive(Debug)]
 pub struct Fault {
     pub position: (usize, usize),
@@ -63,6 +69,7 @@ pub struct Fault {
 }
 
 impl Node {
+    /// Returns the value as JSON, without positions.
     pub fn value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
@@ -71,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Returns the position of the last existing value of the way.
+    /// Follows the steps as far as values exist, and returns the position of the last one.
     pub fn locate(&self, way: &[Step]) -> (usize, usize) {
         let mut node = self;
         for step in way {
@@ -121,12 +128,13 @@ impl Size {
         }
     }
 
+    /// Adds the length of a key.
     fn longer(self, key: &str) -> Size {
         Size { bytes: self.bytes + key.len(), ..self }
     }
 }
 
-/// The documents in a text that hold something, and the error after them, if any.
+/// Returns the documents in a text, without empty ones. If there is an error, returns it with the documents before it.
 pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
     let mut loader = Loader::default();
     for event in Parser::new_from_str(text) {
@@ -138,7 +146,7 @@ pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
     (loader.documents, None)
 }
 
-/// Fails with the error and its line.
+/// Returns the first document as JSON. Fails with the error and its line, and if there is no document.
 pub fn document(bytes: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
     let (documents, fault) = documents(text);
@@ -153,16 +161,18 @@ fn syntax(err: &ScanError) -> Fault {
     Fault { position: (marker.line(), marker.col() + 1), problem: Problem::Syntax(err.info().to_owned()) }
 }
 
+/// Builds the trees from events.
 #[derive(Default)]
 struct Loader {
     documents: Vec<Node>,
-    /// The outermost is first.
+    /// The lists and mappings that are not closed yet, the outermost first.
     open: Vec<Open>,
     anchors: HashMap<usize, Node>,
     values: usize,
     alias_bytes: usize,
 }
 
+/// A list or mapping that is not closed yet.
 struct Open {
     position: (usize, usize),
     anchor: usize,
@@ -176,11 +186,12 @@ enum OpenKind {
 
 struct Key {
     text: String,
-    /// `<<` without quotes: its value's entries are taken over.
+    /// Whether it is `<<` without quotes, whose value's entries are merged into the mapping.
     merge: bool,
 }
 
 impl Loader {
+    /// Takes the next event.
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
         let position = (span.start.line(), span.start.col() + 1);
         let fault = |problem| Fault { position, problem };
@@ -228,7 +239,7 @@ impl Loader {
                 if self.values > MAX_VALUES || self.alias_bytes > MAX_ALIAS_BYTES {
                     return Err(too_complex("its aliases make it too large"));
                 }
-                // Deeper than any list that is open: an alias may be of what holds others.
+                // The alias may hold lists itself, which come on top of those that are open.
                 if self.open.len() + depth > MAX_DEPTH {
                     return Err(too_complex("its aliases nest it too deeply"));
                 }
@@ -244,6 +255,7 @@ impl Loader {
         Ok(())
     }
 
+    /// Ends a list or mapping. Merged entries do not replace the mapping's own.
     fn close(&mut self, done: Open) -> Result<(), Fault> {
         let position = done.position;
         let content = match done.kind {
@@ -260,7 +272,7 @@ impl Loader {
         self.put(Node { position, content }, done.anchor)
     }
 
-    /// Puts a whole value where it belongs.
+    /// Puts a complete value into the innermost open list or mapping, or makes it a document.
     fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
         let position = node.position;
         let fault = |problem| Fault { position, problem };
@@ -269,7 +281,7 @@ impl Loader {
             return Err(fault(Problem::TooComplex(format!("it has more than {MAX_VALUES} values"))));
         }
         if anchor != 0 {
-            // What is kept for aliases counts like an alias: anchors may be nested.
+            // A copy for aliases counts like an alias, because anchors may be nested.
             let Size { values, bytes, .. } = node.size();
             self.values += values;
             self.alias_bytes += bytes;
@@ -298,7 +310,7 @@ impl Loader {
     }
 }
 
-/// The entries that `<<: VALUE` merges, from a mapping or a list of mappings. The first entry of a key wins.
+/// Returns the entries that `<<: VALUE` merges, from a mapping or a list of mappings. The first entry of a key wins.
 fn merge_entries(node: Node, position: (usize, usize)) -> Result<BTreeMap<String, Node>, Fault> {
     let wrong = || Fault {
         position,

@@ -5,7 +5,7 @@
 
 use serde_json::{Number, Value};
 
-/// The value of a word without quotes; `None` if JSON has no such value (infinity).
+/// Returns the value of a word without quotes. It returns `None` if JSON has no such value (infinity, not a number).
 pub(super) fn plain(text: &str) -> Option<Value> {
     Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -22,6 +22,7 @@ pub(super) fn plain(text: &str) -> Option<Value> {
     })
 }
 
+/// Returns the value of an integer, or `None` if the text is none or exceeds 64 bits.
 fn integer(text: &str, unsigned: &str) -> Option<Value> {
     if !unsigned.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
@@ -34,7 +35,7 @@ fn integer(text: &str, unsigned: &str) -> Option<Value> {
         [b'0', _, ..] => (8, digits.get(1..)?),
         _ => (10, digits.as_str()),
     };
-    // from_str_radix takes a sign of its own.
+    // from_str_radix accepts another sign, which must not count.
     if !digits.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return None;
     }
@@ -45,6 +46,7 @@ fn integer(text: &str, unsigned: &str) -> Option<Value> {
     Some(Value::from(number))
 }
 
+/// Returns the value of a decimal number, or `None` if the text is none.
 fn float(text: &str, unsigned: &str) -> Option<Value> {
     let first = unsigned.bytes().next()?;
     if !(first.is_ascii_digit() || first == b'.')

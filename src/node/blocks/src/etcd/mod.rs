@@ -25,11 +25,11 @@ use crate::{BlocksError, Result};
 use keys::Keys;
 
 const NAME: &str = "etcd";
-/// The time to wait for a connection, and for an answer. A paused member costs this time.
+/// The time limit for a connection, and for an answer. A paused member costs this time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Keys in one answer: the client refuses 4 MiB. A key and its value have less than 1 kB.
+/// How many keys one answer has. The client refuses answers of 4 MiB, and a key with its value has less than 1 kB.
 const PAGE: i64 = 1000;
-/// How often the offset is read before it counts as fallen: others write in between.
+/// How often the offset is read before it counts as fallen, because other writes between two reads change it.
 const LOOKS: u32 = 10;
 /// The largest size of a file with certificates or a key, in bytes.
 const PEM_LIMIT: usize = 1 << 20;
@@ -52,21 +52,25 @@ impl From<&KeyValue> for Entry {
     }
 }
 
+/// A session with one member of etcd.
 pub(crate) struct Etcd {
     client: Client,
     keys: Keys,
-    /// The fence's value, to the letter, which every transaction compares.
+    /// The exact value of the fence, which every transaction compares. It is empty if there is no fence.
     sealed: Vec<u8>,
     fence: Fence,
     /// The revision at which the fence was made.
     created: i64,
+    /// The latest revision of an answer.
     revision: i64,
 }
 
+/// Returns the error of an etcd that does not answer.
 fn away(err: impl std::fmt::Display) -> BlocksError {
     BlocksError::Away(NAME, err.to_string())
 }
 
+/// Limits the time of a request, and converts the client's errors.
 async fn in_time<T>(
     what: &str,
     asked: impl Future<Output = std::result::Result<T, etcd_client::Error>>,
@@ -75,7 +79,7 @@ async fn in_time<T>(
     answer.map_err(|_| away(format_args!("no {what} in time")))?.map_err(|err| failed(&err))
 }
 
-/// The client's error, in the words of the system or of etcd if there are any.
+/// Converts the client's error. Its text is that of the system or of etcd if there is one.
 fn failed(err: &etcd_client::Error) -> BlocksError {
     let words = match err {
         etcd_client::Error::GRpcStatus(status) => match status.source() {
@@ -88,6 +92,7 @@ fn failed(err: &etcd_client::Error) -> BlocksError {
     away(words.unwrap_or_else(|| err.to_string()))
 }
 
+/// Returns the text of the system's error among the causes.
 fn of_system(err: &(dyn StdError + 'static)) -> Option<String> {
     let chain = std::iter::successors(Some(err), |&err| err.source());
     let mut found = chain.filter_map(|err| err.downcast_ref::<io::Error>());
@@ -98,6 +103,7 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|err| Error::new(Code::INTERNAL, err.to_string()).into())
 }
 
+/// Parses a value. An invalid one is an error that names the key.
 fn parse<T: DeserializeOwned>(entry: &Entry) -> Result<T> {
     serde_json::from_slice(&entry.value).map_err(|err| {
         let why = format!("etcd has at {} what isn't ours: {err}", entry.key);
@@ -105,16 +111,18 @@ fn parse<T: DeserializeOwned>(entry: &Entry) -> Result<T> {
     })
 }
 
+/// Returns the condition that a key has this value.
 fn is(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Compare {
     Compare::value(key, CompareOp::Equal, value)
 }
 
+/// Returns the condition that there is no such key.
 fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
     Compare::version(key, CompareOp::Equal, 0)
 }
 
 impl Etcd {
-    /// Connects to the first member with a quorum.
+    /// Connects to the first member that answers with a quorum. Fails with the reasons of all members.
     async fn connect_to_any(cluster: &Cluster, etcd: &config::Etcd) -> Result<Self> {
         let mut failures = Vec::new();
         let count = etcd.endpoints.len();
@@ -138,7 +146,7 @@ impl Etcd {
         let client = in_time("connection", Client::connect([url], Some(options))).await?;
         let (sealed, fence) = (Vec::new(), Fence::default());
         let mut session = Etcd { client, keys, sealed, fence, created: 0, revision: 0 };
-        // Linearizable: a member without a quorum doesn't answer.
+        // A linearizable read shows whether the member has a quorum: without one it doesn't answer.
         session.get(&session.keys.fence()).await?;
         Ok(session)
     }
@@ -153,20 +161,21 @@ impl Etcd {
         Ok(answer.kvs().iter().map(Entry::from).collect())
     }
 
+    /// Reads all keys with a prefix.
     async fn list(&mut self, prefix: &str) -> Result<Vec<Entry>> {
         let mut all = Vec::new();
         self.each(prefix, |entry| all.push(entry)).await?;
         Ok(all)
     }
 
-    /// Reads all keys of a prefix as they are at one revision, page by page, and returns the revision.
+    /// Reads all keys with a prefix as they are at one revision, page by page, and returns the revision.
     async fn each(&mut self, prefix: &str, mut take: impl FnMut(Entry)) -> Result<i64> {
         let (mut from, end) = (prefix.as_bytes().to_vec(), format!("{prefix}~"));
         let mut revision = 0;
         loop {
             let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
             let page = self.range(from, Some(options)).await?;
-            // The first page decides.
+            // The revision of the first page counts for all.
             revision = if revision == 0 { self.revision } else { revision };
             from = page.last().map_or_else(Vec::new, |last| [last.key.as_bytes(), b"\0"].concat());
             let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
@@ -177,8 +186,8 @@ impl Etcd {
         }
     }
 
-    /// Does all `operations` if all `conditions` hold and the fence is unchanged. It may also have done so if no answer
-    /// comes.
+    /// Does all `operations` if all `conditions` hold and the fence is unchanged, and returns whether they did. After
+    /// an error the operations may have been done, because the answer can get lost.
     async fn commit(&mut self, conditions: Vec<Compare>, operations: Vec<TxnOp>) -> Result<bool> {
         let mut conditions = conditions;
         conditions.push(if self.sealed.is_empty() {
@@ -192,11 +201,13 @@ impl Etcd {
         Ok(answer.succeeded())
     }
 
+    /// Remembers the latest revision of an answer.
     fn saw(&mut self, revision: Option<i64>) {
         self.revision = self.revision.max(revision.unwrap_or(0));
     }
 
-    /// The offset of a new fence. Writes in between make it look larger than it is.
+    /// Reads the cluster's ID and the offset for a new fence. Writes in between make the offset look larger than it is,
+    /// so the least of several reads counts.
     async fn least_offset(&mut self) -> Result<(u64, i64)> {
         let (mut id, mut offset) = self.offset().await?;
         for _ in 1..LOOKS {
@@ -206,7 +217,7 @@ impl Etcd {
         Ok((id, offset))
     }
 
-    /// The cluster's ID, and by how much the member's log exceeds the revision.
+    /// Returns the cluster's ID, and by how much the index of the member's log exceeds the revision.
     async fn offset(&mut self) -> Result<(u64, i64)> {
         let status = in_time("status", self.client.status()).await.map_err(|err| match err {
             BlocksError::Away(_, why) if why.ends_with("permission denied") => {
@@ -222,8 +233,10 @@ impl Etcd {
     }
 }
 
+/// Returns the TLS settings for this URL. There are none without `https`.
 fn options(etcd: &config::Etcd, url: &str) -> Result<ConnectOptions> {
-    // The client's own time limits end in words about gRPC: each request has [`PATIENCE`] here.
+    // The client's own time limits are not used, because their errors are about gRPC. Each request has [`PATIENCE`]
+    // instead.
     let options = ConnectOptions::new();
     if !url.starts_with("https://") {
         return Ok(options);

@@ -1,4 +1,4 @@
-//! One transaction for each change. It compares the fence, and the boot's record.
+//! The store in etcd. Each change is one transaction, which compares the fence and the boot's record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,9 +15,10 @@ use crate::record::{Change, Fence, Host, Owner, patience, text, unix_now};
 use crate::store::{Listed, Record, Store, Window};
 use crate::{BlocksError, Result};
 
-/// Owners in one answer, when a free block is searched.
+/// How many owners are read at once in the search for a free block.
 const WINDOW: i64 = 512;
 
+/// Returns the condition that a key still has the value that was read.
 fn is_unchanged(entry: &Entry) -> Compare {
     is(entry.key.clone(), entry.value.clone())
 }
@@ -29,7 +30,8 @@ impl Etcd {
         Ok(Record { identity, entry, is_latest, closed: None })
     }
 
-    /// Returns the key of a record for `identity`, and what else the transaction compares and does.
+    /// Returns the key for the record of `identity`, and what else the transaction compares and does. A new boot moves
+    /// the record of the latest one aside and takes its key.
     fn steps(&self, known: &[Record<Entry>], identity: &Identity) -> (String, Vec<Compare>, Vec<TxnOp>) {
         let own = known.iter().find(|record| record.identity.instance == identity.instance);
         let latest = known.iter().find(|record| record.is_latest);
@@ -94,7 +96,7 @@ impl Store for Etcd {
     }
 
     async fn difference(&mut self, seen: (u64, i64), _at: u64) -> Result<Option<String>> {
-        // The operator took the cluster for a new one.
+        // The network was set up after the revision that was seen. So the operator took the cluster for a new one.
         if seen.0 == self.fence.epoch && seen.1 > 0 && seen.1 < self.created {
             return Ok(Some(format!(
                 "its network was set up at revision {}, and {} was seen before",

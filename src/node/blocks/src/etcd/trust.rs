@@ -6,7 +6,7 @@ use cnimble_leases::cluster::config::Etcd;
 const ALERTS: [&str; 5] =
     ["BadCertificate", "CertificateExpired", "CertificateRequired", "CertificateUnknown", "UnknownCA"];
 
-/// Returns `None` if the failure isn't about trust.
+/// Explains a failure, whose text is the client's. Returns `None` if it isn't about certificates.
 pub(super) fn sentence(etcd: &Etcd, url: &str, failure: &str) -> Option<String> {
     if !url.starts_with("https://") {
         return None;
@@ -22,7 +22,7 @@ pub(super) fn sentence(etcd: &Etcd, url: &str, failure: &str) -> Option<String> 
         return Some("its certificate has expired, or this machine's clock is wrong".to_owned());
     }
     let is_refused = ALERTS.iter().any(|alert| failure.contains(&format!("fatal alert: {alert}")));
-    // The alert may be lost with the connection.
+    // The member closes the connection behind its alert, which can get lost.
     let failure = failure.to_lowercase();
     let is_closed =
         ["connection closed", "broken pipe", "reset by peer"].iter().any(|what| failure.contains(what));

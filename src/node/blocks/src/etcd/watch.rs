@@ -1,4 +1,4 @@
-//! Three watches, one for each list.
+//! Watches the owners of blocks, those of single addresses, and the nodes' addresses.
 
 use std::net::IpAddr;
 
@@ -12,6 +12,7 @@ use crate::Result;
 use crate::record::{Change, Host, Owner};
 use crate::store::Watch;
 
+/// What a watch is about.
 #[derive(Debug, Clone, Copy)]
 enum List {
     Blocks,
@@ -20,7 +21,7 @@ enum List {
 }
 
 impl List {
-    /// Reads a key or its removal. An invalid value counts as none.
+    /// Reads a changed key or its removal. An invalid value counts as none. Returns `None` for an invalid key.
     fn change(self, entry: &Entry, event: EventType) -> Option<Change> {
         let exists = event == EventType::Put;
         let owner = || parse::<Owner>(entry).ok().filter(|_| exists);
@@ -37,6 +38,7 @@ impl List {
     }
 }
 
+/// The three watches.
 pub(crate) struct Streams {
     blocks: WatchStream,
     singles: WatchStream,
@@ -44,6 +46,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
+    /// Passes the present state to `take`, and watches from there on.
     pub(super) async fn begin(session: &mut Etcd, mut take: impl FnMut(Change)) -> Result<Self> {
         let keys = session.keys.clone();
         let mut stream = async |list: List, prefix: String| {

@@ -23,6 +23,7 @@ use crate::record::{Fence, Owner};
 
 const NAME: &str = "the API server";
 
+/// Owners and objects by their first address.
 type Owners = BTreeMap<IpAddr, (Owner, Value)>;
 
 /// A session with an API server.
@@ -57,6 +58,7 @@ impl Kind {
         }
     }
 
+    /// Returns the path of all objects of the kind.
     fn path(self) -> &'static str {
         match self {
             Kind::Pool => "/apis/ipam.cnimble.dev/v1alpha1/ippools",
@@ -65,17 +67,18 @@ impl Kind {
         }
     }
 
-    /// The path of an object.
+    /// Returns the path of an object.
     fn path_of(self, name: &str) -> String {
         format!("{}/{name}", self.path())
     }
 
-    /// The objects with all of these labels.
+    /// Returns the objects with all of these labels.
     fn labelled(self, labels: &str) -> Collection {
         Collection::new(self.path()).labelled(labels)
     }
 }
 
+/// Returns the error of an API server that does not answer.
 fn away(why: impl std::fmt::Display) -> BlocksError {
     BlocksError::Away(NAME, why.to_string())
 }

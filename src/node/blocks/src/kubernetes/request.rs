@@ -1,4 +1,4 @@
-//! Requests with time limits.
+//! Requests to the API server, with time limits.
 
 use std::time::Duration;
 
@@ -13,16 +13,18 @@ use super::{Kind, Kubernetes, NAME, away};
 use crate::store::Store;
 use crate::{BlocksError, Result};
 
-/// The time to wait for the answer to a request. A whole task has 12 seconds.
+/// The time limit for the answer to a request. A whole task has 12 seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The largest object. The server's own limit for etcd is 1.5 MiB.
+/// The largest object in bytes. The server's own limit for etcd is 1.5 MiB.
 const LIMIT: usize = 2 << 20;
 
+/// Limits the time of a request.
 pub(super) async fn in_time<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(PATIENCE, asked).await.map_err(|_| away("no answer in time"))?
 }
 
-/// The client's error. A server that answers with a refusal isn't away.
+/// Converts the client's error. A server that refuses a request is not [`BlocksError::Away`], because trying again does
+/// not help.
 pub(super) fn failed(err: &cnimble_api::Error) -> BlocksError {
     match err {
         cnimble_api::Error::Http { source: HttpError::Status { status: 400..429, .. }, .. }
@@ -38,15 +40,15 @@ fn is_missing(err: &cnimble_api::Error) -> bool {
     matches!(err, cnimble_api::Error::Http { source: HttpError::Status { status: 404, .. }, .. })
 }
 
-/// An object after its deletion.
+/// The state of an object after a deletion.
 pub(super) enum Deleted {
-    /// A finalizer keeps it.
+    /// A finalizer keeps it. This is its new state.
     Kept(Value),
     Gone,
 }
 
 impl Kubernetes {
-    /// Lists a collection, and remembers the revision.
+    /// Lists a collection, and remembers the revision. An object that is no JSON is left out.
     pub(super) async fn list(&mut self, objects: &Collection) -> Result<Vec<Value>> {
         let mut found = Vec::new();
         let each = |json: &[u8]| -> Result<(), cnimble_api::Error> {
@@ -73,6 +75,7 @@ impl Kubernetes {
         self.list(&kind.labelled(labels)).await
     }
 
+    /// Reads an object. It returns `None` if there is none.
     pub(super) async fn get(&mut self, kind: Kind, name: &str) -> Result<Option<Value>> {
         self.ask(Method::GET, &kind.path_of(name), None).await
     }
@@ -89,7 +92,8 @@ impl Kubernetes {
         self.wrote(updated)
     }
 
-    /// Deletes an object. `None` if it has changed since it was read.
+    /// Deletes an object, and says whether a finalizer keeps it. It returns `None` if it has changed since it was read,
+    /// or is gone. An object that was deleted before stays as it is.
     pub(super) async fn delete(&mut self, kind: Kind, object: &Value) -> Result<Option<Deleted>> {
         if deleted(object).is_some() {
             return Ok(Some(Deleted::Kept(object.clone())));
@@ -100,7 +104,7 @@ impl Kubernetes {
         Ok(answer.map(|answer| if name(&answer).is_empty() { Deleted::Gone } else { Deleted::Kept(answer) }))
     }
 
-    /// Deletes an object and takes its finalizer away. Returns false if it has changed since it was read.
+    /// Deletes an object and removes its finalizer. Returns false if it has changed since it was read, or is gone.
     pub(super) async fn remove(&mut self, kind: Kind, object: &Value) -> Result<bool> {
         let mut object = match self.delete(kind, object).await? {
             Some(Deleted::Kept(object)) => object,
@@ -110,7 +114,8 @@ impl Kubernetes {
         Ok(self.ask(Method::PUT, &kind.path_of(name(&object)), Some(&object)).await?.is_some())
     }
 
-    /// Returns `None` if the object doesn't exist, exists already, or has changed.
+    /// Sends a request with an object. Returns `None` if the object does not exist (404), exists already or has changed
+    /// (409).
     async fn ask(&mut self, method: Method, target: &str, object: Option<&Value>) -> Result<Option<Value>> {
         let connection = &self.connection;
         let asked = async {
@@ -133,7 +138,7 @@ impl Kubernetes {
         serde_json::from_slice(&body).map(Some).map_err(away)
     }
 
-    /// Checks that a write came behind all that was read.
+    /// Checks that the revision of a written object is not before one that was seen.
     fn wrote(&mut self, object: Option<Value>) -> Result<Option<Value>> {
         if let Some(object) = &object {
             self.saw(revision(object))?;
@@ -141,7 +146,7 @@ impl Kubernetes {
         Ok(object)
     }
 
-    /// Remembers the revision of a list or write. Fails if it is before one that was seen.
+    /// Remembers the revision of a list or write. Fails if it is before one that was seen: the server was restored.
     fn saw(&mut self, revision: Option<i64>) -> Result<()> {
         let revision = revision.ok_or_else(|| away("an answer without a resourceVersion"))?;
         if revision < self.revision {

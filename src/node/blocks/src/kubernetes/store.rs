@@ -18,15 +18,15 @@ use crate::record::{Change, Fence, Owner, patience, unix_now};
 use crate::store::{Listed, Record, Store, Window, instances};
 use crate::{BlocksError, Result};
 
-/// The least number of revisions that counts as a jump. `etcdutl snapshot restore --bump-revision` adds as many.
+/// The least rise of the revision that counts as a jump. `etcdutl snapshot restore --bump-revision` adds as many.
 const JUMP: i64 = 500_000_000;
-/// Revisions that no etcd makes in a millisecond for long.
+/// More revisions in a millisecond than an etcd makes for long.
 const RATE: i64 = 10;
-/// How many blocks without a record of their boot a process releases.
+/// How many blocks whose boots have no record one process releases at most.
 const ORPHANS: usize = 8;
 
 impl Kubernetes {
-    /// Labels of the pool's objects, or of a node's.
+    /// Returns the selector of the pool's objects, or of those of a node in it.
     fn labels(&self, node: Option<&str>) -> String {
         match node {
             None => format!("{POOL}={}", self.pool),
@@ -34,6 +34,7 @@ impl Kubernetes {
         }
     }
 
+    /// Returns a new Block for an owner.
     fn block(&self, owned: &Owned, owner: &Owner) -> Value {
         let Owned { first, last, .. } = *owned;
         let (pool, claimed) = (self.pool.clone(), unix_now());
@@ -41,7 +42,7 @@ impl Kubernetes {
         objects::new(Kind::Block, &block_name(&self.pool, first), &self.pool, &owner.node, &block)
     }
 
-    /// Returns the owners of all blocks and addresses.
+    /// Returns the owners of all blocks and addresses. Releases some of the blocks whose boots have no record.
     async fn list_owners(&mut self) -> Result<Owners> {
         let mut owners = BTreeMap::new();
         let blocks = self.all(Kind::Block, &self.labels(None)).await?;
@@ -51,7 +52,8 @@ impl Kubernetes {
         for entry in blocks {
             let Block { owner, first, .. } = spec(&entry)?;
             let instance = owner.instance.clone();
-            // A dead process has claimed it after its boot's release, or the record was removed without a release.
+            // A dead process has claimed the block after its boot's release, or its record was removed without a
+            // release.
             if owner.free.is_none() && !known.contains(instance.as_str()) && batch > 0 {
                 batch -= 1;
                 let orphan = Listed { first, instance, entry: entry.clone(), is_unwanted: false };
@@ -65,7 +67,7 @@ impl Kubernetes {
         Ok(owners)
     }
 
-    /// Updates the block in place, and the list of this boot.
+    /// Writes another `spec` and other labels into a block that was read. Returns false if it has changed meanwhile.
     async fn rewrite(&mut self, entry: &Value, with: &Value) -> Result<bool> {
         let mut block = entry.clone();
         set(&mut block, "spec", with.get("spec").cloned().unwrap_or_default());
@@ -84,6 +86,7 @@ impl Kubernetes {
         Ok(true)
     }
 
+    /// Remembers a written block as this boot's. Returns false if nothing was written.
     fn keep(&mut self, written: Option<Value>) -> Result<bool> {
         let Some(block) = written else { return Ok(false) };
         self.own.insert(spec::<Block>(&block)?.first, block);
@@ -273,7 +276,7 @@ impl Store for Kubernetes {
         found.map(|entry| Ok((spec::<Block>(&entry)?.owner, entry))).transpose()
     }
 
-    /// Looks at one block. If it has an owner, a list of all serves this call and later ones.
+    /// Reads one block first. If it has an owner, this lists all of them, once for this call and later ones.
     async fn owners(&mut self, from: &Owned) -> Result<Window<Value>> {
         if self.listed.is_none() {
             if self.owner(from).await?.is_none() {

@@ -1,4 +1,4 @@
-//! Watches of the pool's blocks and of its nodes.
+//! Watches the pool's blocks and the claims of its nodes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,10 +18,12 @@ use crate::Result;
 use crate::record::Change;
 use crate::store::Watch;
 
+/// How long one watch lasts.
 const LIMIT: Duration = Duration::from_secs(300);
 /// The shortest time from the start of a watch to the start of the next one.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Whether a changed object exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Exists,
@@ -43,7 +45,11 @@ impl List {
         List { objects, version, lines: None, again: Instant::now() }
     }
 
-    /// Returns the next object that has changed. It is safe to drop this future while it waits.
+    /// Waits for the next changed object, and begins another watch when one ends. It is safe to drop this future while
+    /// it waits.
+    ///
+    /// # Errors
+    /// Fails if the server has forgotten the version. The objects must then be listed again.
     async fn next(&mut self, connection: &Connection) -> Result<(Value, Fate)> {
         loop {
             let Some(lines) = &mut self.lines else {
@@ -74,9 +80,10 @@ impl List {
     }
 }
 
-/// The addresses of each boot of a node, by its sequence and the object's name.
+/// The addresses of each boot of a node, by its sequence and the object's name. The last boot is the latest.
 type Boots = BTreeMap<(u64, String), Vec<IpAddr>>;
 
+/// The watches of one pool.
 pub(crate) struct Lists {
     connection: Arc<Connection>,
     blocks: List,
@@ -85,6 +92,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
+    /// Passes the present state to `take`, and watches from there on.
     pub(super) async fn begin(
         session: &mut Kubernetes,
         labels: &str,
@@ -104,7 +112,8 @@ impl Lists {
         Ok(lists)
     }
 
-    /// Takes in a changed claim, and returns its node's addresses. They are those of the claim of the latest boot.
+    /// Records a changed claim, and returns the addresses of its node. They are those of the latest boot's claim.
+    /// Returns `None` for an invalid claim.
     fn of_claim(&mut self, object: &Value, fate: Fate) -> Option<Change> {
         let claim: Claim = spec(object).ok()?;
         let node = Some(claim.identity.name).filter(|name| names::is_identifier(name))?;
@@ -120,6 +129,7 @@ impl Lists {
     }
 }
 
+/// Converts a changed block. Returns `None` for an invalid one.
 fn of_block(object: &Value, fate: Fate) -> Option<Change> {
     let Block { owner, first, last, .. } = spec(object).ok()?;
     let owner = Some(owner).filter(|_| fate == Fate::Exists);

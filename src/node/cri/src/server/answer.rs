@@ -1,4 +1,4 @@
-//! From our sandboxes and errors to CRI's.
+//! Converts our sandboxes and errors to CRI's.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use crate::wire;
 use cnimble_pod::sandbox::{Cause, Fault, Sandbox, SandboxError};
 
-/// The longest message of an error, in bytes: it goes into a header, and clients limit those.
+/// The longest message of an error, in bytes. It is sent in a header, and clients limit those.
 const MESSAGE: usize = 4096;
 
 fn metadata(of: &Sandbox) -> wire::PodSandboxMetadata {
@@ -19,17 +19,18 @@ fn metadata(of: &Sandbox) -> wire::PodSandboxMetadata {
     }
 }
 
-/// Ready is what nothing is known against.
+/// Returns CRI's state: a sandbox without a known fault is ready.
 pub(crate) fn state(fault: Option<Fault>) -> i32 {
     if fault.is_none() { wire::READY } else { wire::NOT_READY }
 }
 
-/// Returns nanoseconds since 1970.
+/// Returns the time of creation in nanoseconds since 1970.
 fn created(of: &Sandbox) -> i64 {
     let seconds = i64::try_from(of.created).unwrap_or(i64::MAX);
     seconds.saturating_mul(1_000_000_000).saturating_add(of.created_nanos.into())
 }
 
+/// Converts a sandbox for ListPodSandbox.
 pub(crate) fn item(of: Sandbox, fault: Option<Fault>) -> wire::PodSandbox {
     wire::PodSandbox {
         metadata: Some(metadata(&of)),
@@ -41,7 +42,7 @@ pub(crate) fn item(of: Sandbox, fault: Option<Fault>) -> wire::PodSandbox {
     }
 }
 
-/// The addresses are those that the sandbox got at set-up.
+/// Converts a sandbox for PodSandboxStatus. The addresses are those of the set-up. With a fault there are none.
 pub(crate) fn status(of: &Sandbox, fault: Option<Fault>) -> wire::PodSandboxStatus {
     let ips = of.ips.iter().filter(|_| fault.is_none());
     let mut ips = ips.map(ToString::to_string);
@@ -67,7 +68,7 @@ pub(crate) fn status(of: &Sandbox, fault: Option<Fault>) -> wire::PodSandboxStat
     }
 }
 
-/// The code is of the first cause.
+/// Converts an error. The code is that of its first cause.
 pub(crate) fn error(err: &SandboxError) -> Status {
     let code = match (err, err.causes().first()) {
         (SandboxError::Unknown { .. }, _) => Code::NotFound,
@@ -80,7 +81,7 @@ pub(crate) fn error(err: &SandboxError) -> Status {
     Status::new(code, cut(err.to_string()))
 }
 
-/// A message of a size that clients take.
+/// Cuts a message to the size that clients accept.
 pub(crate) fn cut(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().find(|(index, letter)| index + letter.len_utf8() > MESSAGE) {
         text.truncate(end);

@@ -1,4 +1,4 @@
-//! The calls of CRI.
+//! The calls of CRI, each named as in `api.proto`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::server::{Service, answer, cidr, info, request};
 type Answer<T> = Result<T, Status>;
 
 impl Service {
+    /// Answers with the version of CRI that a kubelet expects.
     pub(crate) async fn version(self: Arc<Self>, _: wire::VersionRequest) -> Answer<wire::VersionResponse> {
         Ok(wire::VersionResponse {
             version: "0.1.0".to_owned(),
@@ -26,7 +27,8 @@ impl Service {
         })
     }
 
-    /// The plugins' last answers count: a plugin that hangs keeps no kubelet waiting.
+    /// Answers with the conditions. NetworkReady comes from the plugins' last answers, so that a plugin that hangs does
+    /// not delay a kubelet.
     pub(crate) async fn status(
         self: Arc<Self>,
         request: wire::StatusRequest,
@@ -46,7 +48,7 @@ impl Service {
         })
     }
 
-    /// Any manager makes control groups that are paths.
+    /// Reports the driver `cgroupfs`, so that a kubelet passes control groups as paths.
     pub(crate) async fn runtime_config(
         self: Arc<Self>,
         _: wire::Empty,
@@ -55,7 +57,7 @@ impl Service {
         Ok(wire::RuntimeConfigResponse { linux: Some(linux) })
     }
 
-    /// Without a subnet nothing changes, as with other runtimes.
+    /// Sets and saves the pods' addresses. Without a subnet in the request nothing changes, as with other runtimes.
     pub(crate) async fn update_runtime_config(
         self: Arc<Self>,
         request: wire::UpdateRuntimeConfigRequest,
@@ -71,13 +73,13 @@ impl Service {
         Ok(wire::Empty {})
     }
 
-    /// Makes a sandbox, which is undone if the client goes.
+    /// Makes a sandbox. If the client goes meanwhile, the sandbox is undone.
     pub(crate) async fn run_pod_sandbox(
         self: Arc<Self>,
         request: wire::RunPodSandboxRequest,
     ) -> Answer<wire::RunPodSandboxResponse> {
         let (config, attempt) = request::wanted(request)?;
-        // Dropped with this future, that is, with the client's interest.
+        // The sender is dropped with this future, which hyper drops when the client goes.
         let (interest, gone) = oneshot::channel::<()>();
         let this = Arc::clone(&self);
         let made = self.work(async move {
@@ -100,7 +102,7 @@ impl Service {
         Ok(wire::RunPodSandboxResponse { pod_sandbox_id: made?.id })
     }
 
-    /// An unknown sandbox is success.
+    /// Stops a sandbox. An unknown one is success, as CRI demands.
     pub(crate) async fn stop_pod_sandbox(
         self: Arc<Self>,
         request: wire::PodSandboxRequest,
@@ -120,7 +122,7 @@ impl Service {
         stopped.await
     }
 
-    /// An unknown sandbox is success, as for StopPodSandbox.
+    /// Stops and removes a sandbox. An unknown one is success, as for StopPodSandbox.
     pub(crate) async fn remove_pod_sandbox(
         self: Arc<Self>,
         request: wire::PodSandboxRequest,
@@ -137,6 +139,7 @@ impl Service {
         removed.await
     }
 
+    /// Answers with the status of one sandbox. An unknown one is the error NotFound.
     pub(crate) async fn pod_sandbox_status(
         self: Arc<Self>,
         request: wire::PodSandboxStatusRequest,
@@ -158,16 +161,18 @@ impl Service {
         Ok(wire::PodSandboxStatusResponse { status: Some(answer::status(&sandbox, fault)), info })
     }
 
+    /// Lists the sandboxes that fit the filter.
     pub(crate) async fn list_pod_sandbox(
         self: Arc<Self>,
         request: wire::ListPodSandboxRequest,
     ) -> Answer<wire::ListPodSandboxResponse> {
         let filter = request.filter.unwrap_or_default();
-        // Each has a file, and a namespace that is looked for.
+        // Each sandbox has a file to read and a namespace to look for, which blocks.
         let listed = tokio::task::spawn_blocking(move || self.list(&filter)).await;
         listed.unwrap_or_else(|err| Err(Status::internal(err.to_string())))
     }
 
+    /// Lists the sandboxes that fit the filter. Unreadable records are left out with a warning.
     fn list(&self, filter: &wire::PodSandboxFilter) -> Answer<wire::ListPodSandboxResponse> {
         let listing = self.sandboxes.list().map_err(|err| error(&err))?;
         for (id, why) in listing.problems {
@@ -186,15 +191,18 @@ impl Service {
         Ok(wire::ListPodSandboxResponse { items: items.collect() })
     }
 
+    /// Answers a list call of containers or images, of which there are none.
     pub(crate) async fn no_items(self: Arc<Self>, _: wire::Empty) -> Answer<wire::Items> {
         Ok(wire::Items::default())
     }
 
+    /// Answers a call about one container, of which there are none.
     pub(crate) async fn no_container(self: Arc<Self>, _: wire::Empty) -> Answer<wire::Empty> {
         Err(Status::not_found("there are no containers: cnimble serves pod sandboxes only"))
     }
 
-    /// Accepts a unique beginning of an ID.
+    /// Returns the complete ID of a sandbox from its unique beginning. It returns `None` if no sandbox has it. Several
+    /// are an error.
     fn find(&self, id: &str) -> Answer<Option<String>> {
         if id.is_empty() {
             return Err(Status::invalid_argument("pod_sandbox_id is missing"));
@@ -213,7 +221,8 @@ impl Service {
         }
     }
 
-    /// Runs in a task of its own, which goes on when the client has gone, and for which the end of the server waits.
+    /// Runs a change in a task of its own. The task goes on when the client has gone, and the server waits for it
+    /// before it ends.
     async fn work<T: Send + 'static>(
         &self,
         work: impl Future<Output = Answer<T>> + Send + 'static,

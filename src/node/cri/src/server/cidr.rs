@@ -1,4 +1,4 @@
-//! The pods' addresses from UpdateRuntimeConfig. A kubelet tells them when it starts, so a file keeps them.
+//! The pods' addresses from UpdateRuntimeConfig. A kubelet sends them only when it starts, so a file keeps them.
 
 use std::path::Path;
 
@@ -6,9 +6,10 @@ use ipnetwork::IpNetwork;
 
 use cnimble_os::files::{self as files, Links};
 
+/// The largest file in bytes.
 const LIMIT: usize = 4096;
 
-/// A list such as `10.244.3.0/24,fd00:3::/64`.
+/// Parses a list such as `10.244.3.0/24,fd00:3::/64`. An empty text is an empty list.
 pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     let one = |part: &str| {
         let why = |why: String| {
@@ -23,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
 }
 
-/// `None` if there are no saved networks, or they cannot be read.
+/// Reads the saved networks. It returns `None` if there are none, or they cannot be read, which is logged.
 pub(crate) fn load(file: &Path) -> Option<Vec<IpNetwork>> {
     let read = match files::read(file, LIMIT, Links::Refuse) {
         Err(err) if files::is_absent(&err) => return None,
@@ -42,6 +43,7 @@ pub(crate) fn load(file: &Path) -> Option<Vec<IpNetwork>> {
     }
 }
 
+/// Replaces the file with these networks. Its directory must exist.
 pub(crate) fn save(file: &Path, cidrs: &[IpNetwork]) -> Result<(), String> {
     let text: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
     let fresh = file.with_extension("new");

@@ -1,4 +1,4 @@
-//! Connections: who is let in, and how it ends.
+//! The server's connections: how they begin, make room for others, and end.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,24 +17,27 @@ use cnimble_pod::sandbox::Sandboxes;
 use crate::server::guest::{Guest, idlest};
 use crate::server::{CALLS, CONNECTIONS, Service, Socket, WORKS, cidr};
 
-/// The time for reading the last answer, and for answering a ping.
+/// How long a client may take to read the last answer, and to answer a ping.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two questions whether a client is still there.
+/// The time between two pings, which show whether the client is still there.
 const PING: Duration = Duration::from_secs(60);
 
+/// The largest headers of a request, in bytes.
 const HEADERS: u32 = 16 << 10;
 
+/// The flow-control window of a stream, in bytes.
 const WINDOW: u32 = 256 << 10;
 
+/// A server of CRI.
 #[derive(Debug, Clone)]
 pub struct Server {
     service: Arc<Service>,
 }
 
 impl Server {
-    /// A server of these sandboxes. `state_dir` keeps the pods' addresses of UpdateRuntimeConfig for the
-    /// next start. `parallel` sandboxes are made at once, and as many stopped or removed; others wait for their turn.
+    /// Serves these sandboxes. `state_dir` keeps the pods' addresses of UpdateRuntimeConfig for the next start.
+    /// `parallel` sandboxes are made at once, and as many stopped or removed; others wait for their turn.
     pub fn new(sandboxes: Sandboxes, state_dir: &std::path::Path, parallel: usize) -> Self {
         let cidr_file = state_dir.join("pod-cidr");
         if let Some(cidrs) = cidr::load(&cidr_file) {
@@ -51,7 +54,8 @@ impl Server {
         Server { service: Arc::new(service) }
     }
 
-    /// Ends when `stop` is done and every change has ended. The sandboxes stay.
+    /// Serves `socket` until `stop` is done. Then it waits for every change, and at most ten seconds for clients to
+    /// read their answers. The sandboxes stay.
     pub async fn run(self, socket: Socket, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         let mut talks = Talks {
@@ -79,11 +83,11 @@ impl Server {
             }
         }
         drop(socket);
-        // No other begins once this waits.
+        // Once this waits, no other change gets a permit.
         let _all = self.service.works.acquire_many(WORKS).await;
         talks.guests.iter().for_each(|guest| guest.dismiss());
         let ended = async { while talks.tasks.join_next().await.is_some() {} };
-        // A client that doesn't read isn't waited for.
+        // A client that doesn't read its answer must not delay the end.
         let _ = tokio::time::timeout(PATIENCE, ended).await;
     }
 }
@@ -98,12 +102,12 @@ struct Talks {
 }
 
 impl Talks {
-    /// If all places are taken, dismisses the connection that was idle longest. It takes a while to end, so the number
-    /// of dismissed ones has a limit, too.
+    /// Waits until another connection has room. If all places are taken, it dismisses the connection that was idle
+    /// longest. That takes a while to end, so the number of dismissed ones has a limit, too.
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}
-            // Its task has the other reference.
+            // The other reference is that of the connection's task.
             self.guests.retain(|guest| !guest.is_dismissed() && Arc::strong_count(guest) > 1);
             if self.tasks.len() < CONNECTIONS {
                 return;
@@ -123,6 +127,7 @@ impl Talks {
         }
     }
 
+    /// Serves a connection in a task of its own.
     fn begin(&mut self, stream: UnixStream) {
         let guest = Guest::new(Arc::clone(&self.freed));
         self.guests.push(Arc::clone(&guest));
@@ -130,6 +135,7 @@ impl Talks {
     }
 }
 
+/// Serves one connection until it ends, is dismissed or has been idle for too long.
 async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
@@ -151,7 +157,7 @@ async fn talk(service: Arc<Service>, stream: UnixStream, guest: Arc<Guest>) {
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
         () = guest.over() => {
-            // Without a call nothing can get lost.
+            // Without any call there is no answer that could get lost.
             if !guest.has_called() {
                 return;
             }

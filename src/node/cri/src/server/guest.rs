@@ -1,4 +1,4 @@
-//! The time since the last call of a connection, by which one makes room for another.
+//! How long connections are idle, which decides which one makes room for another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,6 +11,7 @@ use crate::server::{FIRST_CALL, IDLE};
 #[derive(Debug)]
 pub(crate) struct Guest {
     calls: Mutex<Calls>,
+    /// Whether the connection has been asked to end.
     leaving: watch::Sender<bool>,
     /// Notified at the end of each call.
     freed: Arc<Notify>,
@@ -18,15 +19,19 @@ pub(crate) struct Guest {
 
 #[derive(Debug)]
 struct Calls {
+    /// How many calls are running.
     under_way: usize,
+    /// Whether there was ever a call.
     any: bool,
-    /// The last time that a call began or ended; at first, when it connected.
+    /// The time at which a call began or ended last. Before the first call it is the time of the connection.
     last: Instant,
 }
 
+/// A running call, which ends on drop.
 pub(crate) struct Call(Arc<Guest>);
 
 impl Guest {
+    /// Creates the state of a new connection, which has had no call.
     pub(crate) fn new(freed: Arc<Notify>) -> Arc<Self> {
         let calls = Calls { under_way: 0, any: false, last: Instant::now() };
         Arc::new(Guest { calls: Mutex::new(calls), leaving: watch::Sender::new(false), freed })
@@ -36,7 +41,7 @@ impl Guest {
         with(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The call ends with the value.
+    /// Counts a call, which ends when the returned value is dropped.
     pub(crate) fn call(self: &Arc<Self>) -> Call {
         self.change(|calls| {
             *calls = Calls { under_way: calls.under_way + 1, any: true, last: Instant::now() }
@@ -44,30 +49,32 @@ impl Guest {
         Call(Arc::clone(self))
     }
 
-    /// `None` with a call under way.
+    /// Returns since when the connection has been without a call. It returns `None` while one is running.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.change(|calls| (calls.under_way == 0).then_some(calls.last))
     }
 
-    /// Whether there was ever a call.
+    /// Returns whether there was ever a call.
     pub(crate) fn has_called(&self) -> bool {
         self.change(|calls| calls.any)
     }
 
+    /// Asks the connection to end. Running calls are answered before.
     pub(crate) fn dismiss(&self) {
         self.leaving.send_replace(true);
     }
 
+    /// Returns whether the connection was asked to end.
     pub(crate) fn is_dismissed(&self) -> bool {
         *self.leaving.borrow()
     }
 
-    /// Waits until it is asked to end, or has been without a call for too long.
+    /// Waits until the connection is asked to end, or has been without a call for too long.
     pub(crate) async fn over(&self) {
         let mut leaving = self.leaving.subscribe();
         loop {
             let limit = if self.has_called() { IDLE } else { FIRST_CALL };
-            // A call under way has a limit of its own.
+            // A running call has a limit of its own, so the wait begins again.
             let end = self.idle_since().map_or_else(|| Instant::now() + limit, |since| since + limit);
             if end <= Instant::now() {
                 return;
@@ -90,7 +97,7 @@ impl Drop for Call {
     }
 }
 
-/// The connection that has been without a call for longest.
+/// Returns the connection that has been without a call for longest. It returns `None` if all have calls.
 pub(crate) fn idlest(guests: &[Arc<Guest>]) -> Option<&Arc<Guest>> {
     guests
         .iter()

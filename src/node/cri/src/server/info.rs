@@ -1,4 +1,4 @@
-//! Further facts in verbose answers: JSON with the keys of containerd.
+//! The further facts in verbose answers, as JSON with the keys of containerd.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use cnimble_pod::network::{INTERFACE, NetworkPlugin};
 use cnimble_pod::sandbox::{Sandbox, Sandboxes};
 
+/// Returns the verbose information for Status: directories, the default network and what is wrong with them.
 pub(crate) fn runtime(network: &NetworkPlugin) -> BTreeMap<String, String> {
     let (conf_dir, plugin_dirs) = network.dirs();
     let networks: Vec<Value> = network
@@ -29,7 +30,7 @@ pub(crate) fn runtime(network: &NetworkPlugin) -> BTreeMap<String, String> {
     let cni = json!({"PluginConfDir": conf_dir, "PluginDirs": plugin_dirs, "Networks": networks});
     let cidrs: Vec<String> = network.pod_cidrs().iter().map(ToString::to_string).collect();
     let mut problems = network.problems();
-    // A directory without files has no problem with a file.
+    // A directory without files has no file with a problem.
     if problems.is_empty()
         && network.default_network().is_none()
         && let Err(why) = network.ready()

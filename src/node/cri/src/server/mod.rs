@@ -23,17 +23,17 @@ use cnimble_pod::sandbox::Sandboxes;
 pub use connection::Server;
 pub use socket::{Socket, SocketError};
 
-/// The number of calls under way.
+/// The limit of running calls. One more is refused.
 const CALLS: u32 = 1024;
-/// One more takes the place of the one that was idle longest. If all have calls, it waits.
+/// The limit of connections. One more takes the place of the one that was idle longest, and waits if all have calls.
 const CONNECTIONS: usize = 128;
 /// How long a connection may take until its first call.
 const FIRST_CALL: Duration = Duration::from_secs(10);
-/// A client of gRPC connects again by itself.
+/// How long a connection may be without a call. A client of gRPC connects again by itself.
 const IDLE: Duration = Duration::from_secs(900);
-/// The bytes of a message.
+/// The largest message in bytes.
 const MESSAGE: usize = 4 << 20;
-/// The limit of a call: set-up and taking it back, and a while in the queue. The kubelet gives up after 4 minutes.
+/// The time limit of a call: a set-up, its undo, and a while in the queue. The kubelet gives up after 4 minutes.
 const CALL: Duration = Duration::from_secs(3 * OPERATION_LIMIT.as_secs());
 
 /// The state that all calls share.
@@ -42,10 +42,13 @@ struct Service {
     sandboxes: Sandboxes,
     cidr_file: PathBuf,
     calls: Arc<Semaphore>,
-    /// A permit for each change to a sandbox, which goes on without its caller.
+    /// The permits for changes to sandboxes, which go on without their callers.
     works: Arc<Semaphore>,
+    /// The permits for making sandboxes at the same time.
     making: Semaphore,
+    /// The permits for stopping and removing sandboxes at the same time.
     ending: Semaphore,
 }
 
+/// The limit of changes that run or wait.
 const WORKS: u32 = 4096;

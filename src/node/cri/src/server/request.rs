@@ -1,4 +1,4 @@
-//! From CRI's PodSandboxConfig to ours.
+//! Converts CRI's PodSandboxConfig to cnimble's configuration of a sandbox.
 
 use std::sync::Arc;
 
@@ -9,13 +9,14 @@ use cnimble_pod::PodId;
 use cnimble_pod::network::{Dns, PortMapping, Protocol};
 use cnimble_pod::sandbox::SandboxConfig;
 
-/// Kubernetes' limit in bytes.
+/// The longest name in bytes, as in Kubernetes.
 const NAME: usize = 253;
 
-/// The limit is PATH_MAX, in bytes.
+/// The longest path in bytes (PATH_MAX).
 const PATH: usize = 4096;
 
-/// Returns the sandbox, and the number of the attempt.
+/// Returns the wanted sandbox, and the number of the attempt. What cannot be done here, such as sysctls or user
+/// namespaces, is refused.
 pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConfig, u32), Status> {
     if !request.runtime_handler.is_empty() {
         let handler = shown(&request.runtime_handler);
@@ -65,6 +66,7 @@ pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConf
     Ok((wanted, metadata.attempt))
 }
 
+/// Returns the error of an invalid request.
 fn bad(why: impl Into<String>) -> Status {
     Status::invalid_argument(why)
 }
@@ -73,7 +75,8 @@ fn shown(text: &str) -> String {
     format!("{:.64}", text.escape_debug().to_string())
 }
 
-/// Names go into CNI_ARGS, where `;` and `=` separate, and resolv.conf, where spaces and lines do.
+/// Checks a name. Names are put into CNI_ARGS, where `;` and `=` separate, and into resolv.conf, where white space
+/// does.
 fn word(what: &str, text: String) -> Result<String, Status> {
     let fits = |byte: u8| byte.is_ascii_graphic() && !b";=/\\\"'".contains(&byte);
     if text.len() <= NAME && text.bytes().all(fits) {
@@ -84,6 +87,7 @@ fn word(what: &str, text: String) -> Result<String, Status> {
     }
 }
 
+/// Converts a port mapping. A host port of 0 is none, and is left out before.
 fn port(port: &wire::PortMapping) -> Result<PortMapping, Status> {
     let number = |what: &str, number: i32| {
         let number = u16::try_from(number).ok().filter(|number| *number > 0);

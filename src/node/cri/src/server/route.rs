@@ -1,4 +1,4 @@
-//! From a path to a call.
+//! Leads a request's path to the call.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,6 +17,7 @@ use tonic_prost::ProstCodec;
 use crate::server::{CALL, CALLS, MESSAGE, Service};
 
 impl Service {
+    /// Answers one request, within the client's time limit or [`CALL`], whichever is shorter.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -37,7 +38,7 @@ impl Service {
         let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
             return unknown(&path);
         };
-        // Calls a method of Service that takes and gives messages.
+        // Calls a method of `Service` that takes one message and returns one.
         macro_rules! call {
             ($name:ident) => {{
                 let call = move |message| {
@@ -69,12 +70,13 @@ impl Service {
     }
 }
 
+/// Returns the error for a path of no known service.
 fn unknown(path: &str) -> Response<Body> {
     let why = format!("{path:.128}: there are runtime.v1.RuntimeService and runtime.v1.ImageService");
     Status::unimplemented(why).into_http()
 }
 
-/// One message in, one out.
+/// Decodes the message of a request, makes the call, and encodes its answer.
 async fn unary<Q, A, F, T>(request: Request<Incoming>, call: F) -> Response<Body>
 where
     Q: Message + Default + Send + 'static,
@@ -86,6 +88,7 @@ where
     grpc.max_decoding_message_size(MESSAGE).unary(Call(call), request).await
 }
 
+/// A call as tonic needs it.
 struct Call<F>(F);
 
 impl<Q, A, F, T> UnaryService<Q> for Call<F>
@@ -102,7 +105,8 @@ where
     }
 }
 
-/// Parses up to eight digits and a unit, as gRPC over HTTP/2 has it.
+/// Returns the client's time limit from `grpc-timeout`: up to eight digits and a unit. It returns `None` without a
+/// valid one.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -11,17 +11,19 @@ use nix::sys::socket::{self, getsockopt};
 
 use tokio::net::{UnixListener, UnixStream};
 
+/// The mode of the socket's file: its owner and group may connect.
 const MODE: u32 = 0o660;
 
-/// The file is removed on drop.
+/// A listening Unix socket. Its file is removed on drop, unless a service manager made it.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode. `None` for a file of a service manager.
+    /// Device and inode of the file. It is `None` for the file of a service manager.
     file: Option<(u64, u64)>,
 }
 
+/// The reason why a socket can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("{}: another process listens there", .0.display())]
@@ -35,14 +37,18 @@ pub enum SocketError {
 }
 
 impl Socket {
-    /// Makes the directory. Replaces only a socket on which no process listens any more.
+    /// Listens at `path`, and makes its directory. It replaces a socket on which no process listens any more, and
+    /// nothing else.
+    ///
+    /// # Errors
+    /// Fails with [`SocketError::Taken`] if another process listens there.
     pub async fn bind(path: &Path) -> Result<Socket, SocketError> {
         let failed = |doing, source| SocketError::System { doing, path: path.to_owned(), source };
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(|err| failed("making the directory of", err))?;
         }
         remove_stale(path).await?;
-        // Under another name, so that no process connects before the mode is right.
+        // The socket is made under another name, so that no process connects before the mode is set.
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
@@ -50,7 +56,7 @@ impl Socket {
         let listener = UnixListener::bind(&draft).map_err(|err| failed("listening on", err))?;
         let placed = fs::set_permissions(&draft, fs::Permissions::from_mode(MODE))
             .and_then(|()| fs::symlink_metadata(&draft))
-            // Unlike a rename it fails if the path exists by now.
+            // Unlike a rename, a link fails if the path exists by now.
             .and_then(|of| fs::hard_link(&draft, path).map(|()| (of.dev(), of.ino())));
         let _ = fs::remove_file(&draft);
         match placed {
@@ -62,7 +68,8 @@ impl Socket {
         }
     }
 
-    /// The socket of a service manager. Its file stays, because clients wait there for the next server.
+    /// Uses a listening socket that a service manager has passed. Its file stays, because clients wait there for the
+    /// next server.
     pub fn passed(fd: OwnedFd) -> Result<Socket, SocketError> {
         let is_stream = getsockopt(&fd, SockType) == Ok(socket::SockType::Stream);
         if !is_stream || getsockopt(&fd, AcceptConn) != Ok(true) {
@@ -92,7 +99,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The file may be another server's by now.
+        // Another server may have replaced the file.
         if let Some(file) = self.file
             && fs::symlink_metadata(&self.path).is_ok_and(|of| (of.dev(), of.ino()) == file)
         {
@@ -101,6 +108,7 @@ impl Drop for Socket {
     }
 }
 
+/// Removes the socket at `path` if no process listens on it. Fails if one does, or if the file is no socket.
 async fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let failed = |doing, source| SocketError::System { doing, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
@@ -114,7 +122,7 @@ async fn remove_stale(path: &Path) -> Result<(), SocketError> {
             fs::remove_file(path).map_err(|err| failed("removing the stale socket", err))
         }
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        // The queue is full.
+        // Any other failure, such as a full queue, means that a process listens.
         _ => Err(SocketError::Taken(path.to_owned())),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message;
 
-/// Field 1 is the version of an obsolete API.
+/// The request of Version. Its field 1, the version of an obsolete API, is not sent.
 #[derive(Clone, PartialEq, Message)]
 pub struct VersionRequest {}
 
@@ -84,10 +84,10 @@ pub struct LinuxRuntimeConfiguration {
     pub cgroup_driver: i32,
 }
 
-/// A number of the enum `CgroupDriver`.
+/// The number of `CGROUPFS` in the enum `CgroupDriver`.
 pub const CGROUPFS: i32 = 1;
 
-/// The items of a list call are not decoded.
+/// The answer to a list call. The items are not decoded.
 #[derive(Clone, PartialEq, Message)]
 pub struct Items {
     #[prost(bytes = "bytes", repeated, tag = "1")]

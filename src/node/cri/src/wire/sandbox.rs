@@ -1,4 +1,4 @@
-//! Sandboxes as they are.
+//! Messages about existing sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -28,11 +28,12 @@ pub struct PodSandboxStateValue {
     pub state: i32,
 }
 
-/// These are numbers of `PodSandboxState`.
+/// The number of `SANDBOX_READY` in the enum `PodSandboxState`.
 pub const READY: i32 = 0;
+/// The number of `SANDBOX_NOTREADY`.
 pub const NOT_READY: i32 = 1;
 
-/// The items are not decoded, so that they are counted before each of them takes memory.
+/// The answer to ListPodSandbox. The items are not decoded, so that they are counted before each of them takes memory.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListPodSandboxResponse {
     #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -148,7 +149,9 @@ pub struct UserNamespace {
     pub mode: i32,
 }
 
-/// These are numbers of `NamespaceMode`.
+/// The number of `POD` in the enum `NamespaceMode`: a namespace of the pod.
 pub const POD: i32 = 0;
+/// The number of `CONTAINER`: a namespace for each container.
 pub const CONTAINER: i32 = 1;
+/// The number of `NODE`: the namespace of the node.
 pub const NODE: i32 = 2;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 use super::Manifest;
 use crate::network::{PortMapping, Protocol};
 
-/// The source of a pod's name resolution, once hostNetwork is considered.
+/// The source of a pod's name resolution. `hostNetwork` has been taken into account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DnsPolicy {
     ClusterFirst,
@@ -16,7 +16,7 @@ pub enum DnsPolicy {
 }
 
 impl Manifest {
-    /// `spec.hostname`, or the pod's name, cut to 63 bytes as by the kubelet.
+    /// Returns `spec.hostname`, or the pod's name cut to 63 bytes as by the kubelet.
     pub fn hostname(&self) -> &str {
         match self.facts.hostname.as_deref() {
             Some(hostname) => hostname,
@@ -24,24 +24,26 @@ impl Manifest {
         }
     }
 
+    /// Sets an annotation. Copies the shared annotations only if it changes one.
     pub(crate) fn annotate(&mut self, key: &str, value: &str) {
         if self.facts.annotations.get(key).is_none_or(|old| old != value) {
             Arc::make_mut(&mut self.facts.annotations).insert(key.to_owned(), value.to_owned());
         }
     }
 
-    /// The time is 30 s unless the pod says otherwise.
+    /// Returns the grace period of the pod, which is 30 s unless the pod says otherwise.
     pub fn termination_grace_period(&self) -> Duration {
         Duration::from_secs(u64::from(self.facts.grace.unwrap_or(30)))
     }
 
-    /// The time to the deletionTimestamp, which includes the grace period. If clocks differ, at most the grace period.
+    /// Returns the time until the deletionTimestamp, or `None` for a pod that is not deleted. It is never longer than
+    /// the grace period, even if the clocks of this host and the server differ.
     pub fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(self.facts.deletion?);
         Some(end.duration_since(now).unwrap_or_default().min(self.termination_grace_period()))
     }
 
-    /// The bytes of unlimited content, roughly.
+    /// Returns roughly how many bytes the parts of the manifest take whose size the pod chooses.
     pub(crate) fn weight(&self) -> usize {
         let texts =
             |list: &Vec<String>| list.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
@@ -55,18 +57,20 @@ impl Manifest {
         dns + annotations + self.facts.ports.len() * size_of::<PortMapping>()
     }
 
-    /// Whether a pod wants something else of the network now.
+    /// Returns whether the other manifest wants something else of the network.
     pub(crate) fn differs(&self, other: &Manifest) -> bool {
         self.facts != other.facts
     }
 }
 
+/// Returns the containers that run as long as the pod: the usual ones, and sidecars.
 pub(super) fn containers_with_ports(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     spec.init_containers.iter().flatten().filter(stays).chain(&spec.containers)
 }
 
-/// `None` without a host port; valid ports have no other `None`.
+/// Returns the mapping of a container's port. It returns `None` without a host port. A valid port has no other reason
+/// for `None`.
 pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     Some(PortMapping {
@@ -77,6 +81,7 @@ pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
     })
 }
 
+/// Parses a protocol. An empty name is TCP. It returns `None` for an unknown one.
 pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or_default() {
         "" | "TCP" => Some(Protocol::Tcp),
@@ -86,7 +91,8 @@ pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-/// `None` for one that says "all".
+/// Parses an address of the host. It returns `None` for an unspecified one such as `0.0.0.0`, which means all
+/// addresses.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
 }

@@ -5,14 +5,15 @@ use cnimble_api::yaml::Step;
 use super::{MAX_SIZE, Origin};
 use crate::PodId;
 
-/// `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, less what isn't known.
+/// An error in a manifest. Its text is `FILE:LINE:COLUMN: pod NAMESPACE/NAME: PATH: PROBLEM`, without the parts that
+/// are unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
     pub origin: Origin,
     /// Line and column, both from 1.
     pub position: Option<(usize, usize)>,
     pub pod: Option<Box<PodId>>,
-    /// The field, like `spec.containers[0].name`; may be empty.
+    /// The field, such as `spec.containers[0].name`. It is empty if the problem is of no field.
     pub path: String,
     pub problem: Problem,
 }
@@ -65,7 +66,7 @@ impl From<cnimble_api::yaml::Problem> for Problem {
     }
 }
 
-/// `a.b[0].c`, and `metadata.annotations[example.com/x]`.
+/// Returns the text of a path, such as `a.b[0].c` or `metadata.annotations[example.com/x]`.
 pub(super) fn shown(steps: &[Step]) -> String {
     let mut text = String::new();
     for step in steps {
@@ -83,9 +84,10 @@ pub(super) fn shown(steps: &[Step]) -> String {
     short(text)
 }
 
-/// The number of characters of a text from outside that an error shows.
+/// How many characters of a text from outside an error shows.
 const SHOWN: usize = 300;
 
+/// Cuts a text to [`SHOWN`] characters.
 pub(super) fn short(text: String) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),

@@ -1,4 +1,5 @@
-//! The facts of a pod that the network needs. A whole Pod takes kilobytes, and a node may have thousands.
+//! The facts of a pod that the network needs. They are kept instead of the Pod, which takes kilobytes, because a node
+//! may have thousands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,31 +10,35 @@ use super::MANAGED_ANNOTATION;
 use super::access::{DnsPolicy, containers_with_ports, mapping};
 use crate::network::{Dns, PortMapping};
 
+/// The parts of a pod's manifest that matter for its network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// Whether the pod lives in the node's network namespace.
     pub host_network: bool,
     pub(super) hostname: Option<Box<str>>,
-    /// The ports with a host port, also of sidecars. None with hostNetwork, where they are the node's anyway.
+    /// The ports with a host port, also of sidecars. The list is empty with hostNetwork, where the ports are the node's
+    /// anyway.
     pub ports: Box<[PortMapping]>,
-    /// Under hostNetwork ClusterFirst means Default, as under the kubelet.
+    /// The source of name resolution. With hostNetwork, `ClusterFirst` becomes [`DnsPolicy::Default`], as under the
+    /// kubelet.
     pub dns_policy: DnsPolicy,
-    /// `spec.dnsConfig` adds to the policy.
+    /// `spec.dnsConfig`, which adds to the policy.
     pub dns: Option<Box<Dns>>,
-    /// Shared: most pods have the same few. A static pod has all. For an API server's see
-    /// [`ApiSource::annotations`](crate::source::ApiSource::annotations).
+    /// The annotations, shared because most pods have the same few. A static pod has all of them. For a pod of an API
+    /// server see [`ApiSource::annotations`](crate::source::ApiSource::annotations).
     pub annotations: Arc<BTreeMap<String, String>>,
     /// The grace period in seconds.
     pub(super) grace: Option<u32>,
-    /// The deletionTimestamp in seconds since 1970: the API server wants the pod gone.
+    /// The deletionTimestamp in seconds since 1970. It is `None` unless the pod is being deleted.
     pub deletion: Option<u64>,
     /// Whether the phase is Succeeded or Failed.
     pub ended: bool,
-    /// Whether no kubelet looks after the pod: [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION).
+    /// Whether no kubelet manages the pod, by [`MANAGED_ANNOTATION`](super::MANAGED_ANNOTATION).
     pub managed: bool,
 }
 
 impl Facts {
+    /// Takes these parts from a pod.
     pub(super) fn of(pod: Pod) -> Facts {
         let spec = pod.spec.unwrap_or_default();
         let host_network = spec.host_network.unwrap_or(false);

@@ -1,12 +1,13 @@
-//! Limits on a manifest: a few times the size of the text. One byte may become a container of a kilobyte.
+//! Limits that keep the memory of a manifest within a few times the size of its text. One byte may become a container
+//! of a kilobyte.
 
 use serde_json::Value;
 
 use cnimble_api::yaml::Step;
 
-/// The most entries of a list in a pod's spec: containers, volumes.
+/// How many entries a list in a pod's spec may have, such as containers or volumes.
 pub(crate) const MAX_MEMBERS: usize = 1000;
-/// Further faults of a text are only counted.
+/// How many faults of a text are reported. Further ones are only counted.
 pub(super) const MAX_FAULTS: usize = 100;
 
 /// Returns at least the number of values that JSON has, or that a parser makes of bad JSON.
@@ -24,7 +25,7 @@ pub(super) fn values(json: &str) -> usize {
     count
 }
 
-/// The first list in a pod's spec with too many entries.
+/// Returns the path of the first list in a pod's spec with too many entries.
 pub(super) fn crowded(pod: &Value) -> Option<Vec<Step>> {
     let spec = pod.get("spec")?.as_object()?;
     let (key, _) =

@@ -1,7 +1,7 @@
-//! Manifests: Pod objects in YAML with any number of documents, or in JSON: each a Pod, a PodList or a List. [`Pod`] of
-//! the crate k8s-openapi reads it, so every field is checked. A [`Manifest`] keeps what the network needs.
-//! Static pods (from files and URLs) get a kubelet's [`Defaults`]: the namespace `default`, and a UID, a hash of node,
-//! origin and pod. So an edited manifest is another pod. Unknown fields are ignored, as by the kubelet.
+//! Manifests: Pod objects in YAML with any number of documents, or in JSON. Each document is a Pod, a PodList or a
+//! List. [`Pod`] of the crate k8s-openapi reads it, so every field is checked. A [`Manifest`] keeps what the network
+//! needs. Static pods (from files and URLs) get a kubelet's [`Defaults`]: the namespace `default`, and a UID, a hash of
+//! node, origin and pod. So an edited manifest is another pod. Unknown fields are ignored, as by the kubelet.
 
 mod access;
 mod error;
@@ -29,13 +29,14 @@ pub(super) use parse::whole;
 use crate::PodId;
 use error::shown;
 
-/// The kubelet's limit of a file or an answer, in bytes.
+/// The largest manifest in bytes, as for a kubelet's file or HTTP answer.
 pub const MAX_SIZE: usize = 10 << 20;
 
-/// The kubelet keeps the UID that it made for a static pod here.
+/// The annotation in which the kubelet keeps the UID that it made for a static pod.
 pub const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
 
-/// With the value `true` no kubelet looks after the pod, and `cnimble run --write-status` writes its status.
+/// The annotation of pods that no kubelet manages, with the value `true`. `cnimble run --write-status` then writes the
+/// pod's status.
 pub const MANAGED_ANNOTATION: &str = "cnimble/managed";
 
 /// Where a manifest comes from.
@@ -47,7 +48,7 @@ pub enum Origin {
     Other(String),
 }
 
-/// Hides the same as `Display`.
+/// Hides the query of a URL, as `Display` does.
 impl fmt::Debug for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Origin({:?})", self.to_string())
@@ -65,9 +66,10 @@ impl fmt::Display for Origin {
     }
 }
 
+/// What static pods get that their manifests lack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defaults {
-    /// Part of the hash that is the UID, and `spec.nodeName`; may be empty.
+    /// The node's name, which is part of the hash that is the UID, and becomes `spec.nodeName`. May be empty.
     pub node: String,
     /// Appends `-NODE` in lower case to the pod's name, as a kubelet does.
     pub suffix: bool,
@@ -77,7 +79,7 @@ pub struct Defaults {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     pub id: PodId,
-    /// Another UID is another pod.
+    /// The UID. A pod of the same name with another UID is another pod.
     pub uid: String,
     pub origin: Arc<Origin>,
     pub facts: Facts,
@@ -86,23 +88,25 @@ pub struct Manifest {
 /// The result of [`Manifest::parse_each`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parsed {
+    /// The valid pods.
     pub pods: Vec<Manifest>,
+    /// The errors in the text, and in the other pods.
     pub errors: Vec<ManifestError>,
 }
 
 impl Manifest {
-    /// Returns all static pods or none.
+    /// Reads static pods. Fails with the first error, even if other pods are valid.
     pub fn parse(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Result<Vec<Manifest>, ManifestError> {
         let Parsed { pods, errors } = Manifest::parse_each(bytes, origin, defaults);
         errors.into_iter().next().map_or(Ok(pods), Err)
     }
 
-    /// A wrong pod doesn't keep the others out.
+    /// Reads static pods. Returns the valid ones beside the errors of the others.
     pub fn parse_each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
         parse::each(bytes, origin, defaults)
     }
 
-    /// Adds no defaults of static pods.
+    /// Validates a pod as it is, without the defaults of static pods. Fails with the first fault.
     pub fn from_pod(pod: Pod, origin: &Arc<Origin>) -> Result<Manifest, ManifestError> {
         let id = id(&pod);
         match validate::validate(&pod).into_iter().next() {
@@ -123,6 +127,7 @@ impl Manifest {
     }
 }
 
+/// Returns the pod's ID, or `None` without a name of a possible length.
 fn id(pod: &Pod) -> Option<PodId> {
     let namespace =
         pod.metadata.namespace.as_deref().filter(|namespace| (1..=253).contains(&namespace.len()));

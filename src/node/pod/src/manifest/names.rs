@@ -1,8 +1,9 @@
-//! Kubernetes' names. Each function says what is wrong, by apimachinery's `validation` package, RFC 1123 and RFC 6335.
+//! Validates names as Kubernetes does. Each function returns what is wrong, or `None` for a valid name, by
+//! apimachinery's `validation` package, RFC 1123 and RFC 6335.
 
 use cnimble_cni::names::subdomain_problem;
 
-/// A DNS label by RFC 1123: a namespace, a container, a host name.
+/// Checks a DNS label by RFC 1123, as of a namespace, a container or a host name.
 pub(super) fn label(text: &str) -> Option<&'static str> {
     let bytes = text.as_bytes();
     if bytes.is_empty() {
@@ -20,7 +21,7 @@ pub(super) fn label(text: &str) -> Option<&'static str> {
     None
 }
 
-/// A search domain of resolv.conf(5): a subdomain that may end in a dot and have underscores, or the root alone.
+/// Checks a search domain of resolv.conf(5): a subdomain that may end in a dot and have underscores, or the root alone.
 pub(super) fn search(text: &str) -> Option<&'static str> {
     if text == "." {
         return None;
@@ -28,7 +29,7 @@ pub(super) fn search(text: &str) -> Option<&'static str> {
     subdomain_problem(&text.strip_suffix('.').unwrap_or(text).replace('_', "x"))
 }
 
-/// A port's name (IANA_SVC_NAME).
+/// Checks a port's name (IANA_SVC_NAME).
 pub(super) fn port(text: &str) -> Option<&'static str> {
     let bytes = text.as_bytes();
     if bytes.is_empty() || bytes.len() > 15 {
@@ -46,7 +47,7 @@ pub(super) fn port(text: &str) -> Option<&'static str> {
     None
 }
 
-/// The key of a label or annotation: `[SUBDOMAIN/]NAME`.
+/// Checks the key of a label or annotation: `[SUBDOMAIN/]NAME`.
 pub(super) fn qualified(text: &str) -> Option<&'static str> {
     let name = match text.split_once('/') {
         Some((prefix, name)) => {
@@ -60,6 +61,7 @@ pub(super) fn qualified(text: &str) -> Option<&'static str> {
     if name.is_empty() { Some("has an empty name") } else { label_value(name) }
 }
 
+/// Checks the value of a label, which may be empty.
 pub(super) fn label_value(text: &str) -> Option<&'static str> {
     let bytes = text.as_bytes();
     if bytes.len() > 63 {
@@ -75,7 +77,7 @@ pub(super) fn label_value(text: &str) -> Option<&'static str> {
     None
 }
 
-/// Kubernetes takes any text; here it becomes part of file names and of CNI_ARGS.
+/// Checks a UID. Kubernetes accepts any text, but here it becomes part of file names and of CNI_ARGS.
 pub(super) fn uid(text: &str) -> Option<&'static str> {
     if text.len() > 128 {
         return Some("is longer than 128 characters");

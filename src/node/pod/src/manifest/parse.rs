@@ -16,6 +16,7 @@ use super::{
 };
 use crate::PodId;
 
+/// Reads one text, and collects its pods and errors.
 struct Parser<'a> {
     origin: Arc<Origin>,
     defaults: &'a Defaults,
@@ -25,7 +26,7 @@ struct Parser<'a> {
     whole: Vec<Pod>,
 }
 
-/// A wrong pod doesn't keep the others out.
+/// Reads all pods of a text. Returns the valid ones beside the errors of the others.
 pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
     let mut parser = Parser::new(origin, defaults);
     parser.text(bytes);
@@ -50,6 +51,7 @@ pub(crate) fn whole(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Vec<P
     parser.whole
 }
 
+/// Returns line and column of a path in the document, if they are known.
 type Locate<'a> = dyn Fn(&[Step]) -> Option<(usize, usize)> + 'a;
 
 impl<'a> Parser<'a> {
@@ -64,6 +66,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Adds an error. After [`MAX_FAULTS`] errors it only counts.
     fn fail(&mut self, position: Option<(usize, usize)>, pod: Option<PodId>, way: &[Step], problem: Problem) {
         if self.parsed.errors.len() >= MAX_FAULTS {
             self.more += 1;
@@ -82,6 +85,7 @@ impl<'a> Parser<'a> {
         });
     }
 
+    /// Reads a text as JSON or YAML.
     fn text(&mut self, bytes: &[u8]) {
         if bytes.len() > MAX_SIZE {
             return self.fail(None, None, &[], Problem::TooLarge);
@@ -97,7 +101,8 @@ impl<'a> Parser<'a> {
             }
             match serde_json::from_str::<Value>(text) {
                 Ok(value) => {
-                    // YAML tells the lines of nearly all JSON. It is parsed only on demand.
+                    // JSON errors have no line. Nearly all JSON is YAML, whose parser knows the lines, so it is parsed
+                    // again if one is needed.
                     let tree = std::cell::OnceCell::new();
                     let locate = |way: &[Step]| {
                         let tree = tree.get_or_init(|| yaml::documents(text).0.into_iter().next());
@@ -105,7 +110,7 @@ impl<'a> Parser<'a> {
                     };
                     return self.document(&value, &locate);
                 }
-                // YAML may look like JSON, too. What is neither is bad JSON.
+                // YAML in the flow style looks like JSON, too. A text that is neither counts as bad JSON.
                 Err(err) if yaml::documents(text).1.is_some() => {
                     let problem = err.to_string();
                     let problem = problem.split(" at line ").next().unwrap_or_default().to_owned();
@@ -126,6 +131,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Reads a document, which is a pod or a list of pods.
     fn document(&mut self, value: &Value, locate: &Locate<'_>) {
         let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -157,7 +163,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `base` is the pod's place in the document.
+    /// Completes and validates a pod. `base` is its path in the document.
     fn pod(&mut self, value: &Value, base: &[Step], locate: &Locate<'_>) {
         if let Some(crowd) = limits::crowded(value) {
             let way: Vec<Step> = base.iter().cloned().chain(crowd).collect();
@@ -188,12 +194,15 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Completes a static pod as a kubelet does. A missing UID becomes a hash of the node's name, the origin and the
+    /// pod. A missing namespace becomes `default`. The name gets the suffix if that is requested. The node of the pod
+    /// is always set to this one, if its name is known.
     fn complete(&self, pod: &mut Pod) {
         let Defaults { node, suffix } = self.defaults;
         if pod.metadata.uid.as_deref().unwrap_or_default().is_empty() {
             let mut hash = Sha256::new();
             hash.update(format!("host:{node}\0{:?}\0", self.origin));
-            // A hash of the pod rather than the text: another comment is no other pod.
+            // The hash is of the pod and not of the text, so that another comment does not make another pod.
             hash.update(serde_json::to_vec(pod).unwrap_or_default());
             let hash: String = hex(hash.finalize().into_iter().take(16));
             pod.metadata.uid = Some(hash);
@@ -216,7 +225,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns the pod's ID, as far as that can be told.
+/// Returns the ID of an invalid pod for its error. It returns `None` without a name.
 fn named(pod: &Value) -> Option<PodId> {
     let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
     meta("name")
@@ -224,6 +233,7 @@ fn named(pod: &Value) -> Option<PodId> {
         .map(|name| PodId::new(meta("namespace").unwrap_or("default"), name))
 }
 
+/// Returns the problem of an object that is no pod.
 fn other_kind(api_version: &str, kind: &str) -> Problem {
     let shown = |text: &str| short(text.escape_debug().to_string());
     Problem::Kind(format!("kind \"{}\" of apiVersion \"{}\"", shown(kind), shown(api_version)))

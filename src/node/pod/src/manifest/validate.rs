@@ -1,4 +1,5 @@
-//! Kubernetes' validation rules for names and the network. Images, volumes and probes don't matter: no container runs.
+//! Kubernetes' validation rules for names and the network. Images, volumes and probes are not validated, because no
+//! container runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,13 +15,14 @@ use super::limits::MAX_FAULTS;
 use super::names;
 use crate::network::Bandwidth;
 
-/// The limits of Linux' resolver that Kubernetes keeps.
+/// The limits of Linux' resolver that Kubernetes enforces.
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
-/// All annotations of an object together.
+/// The limit of all annotations of an object together, in bytes.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
+/// A fault with its path in the pod.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) way: Vec<Step>,
@@ -41,6 +43,7 @@ impl Findings {
         }
     }
 
+    /// Adds a fault of `value` if something is `wrong`.
     fn judge(&mut self, way: Vec<Step>, value: &str, wrong: Option<&'static str>) {
         if let Some(wrong) = wrong {
             self.add(way, format!("\"{}\" {wrong}", value.escape_debug()));
@@ -52,6 +55,7 @@ impl Findings {
     }
 }
 
+/// Returns the faults of a pod. A valid one has none.
 pub(super) fn validate(pod: &Pod) -> Vec<Finding> {
     let mut findings = Findings::default();
     metadata(pod, &mut findings);
@@ -83,7 +87,7 @@ fn metadata(pod: &Pod, findings: &mut Findings) {
     }
     let Some(annotations) = &meta.annotations else { return };
     for key in annotations.keys() {
-        // Capitals before the slash are fine only here.
+        // Kubernetes allows capital letters before the slash only in keys of annotations.
         let lower = key.to_ascii_lowercase();
         findings.judge(way!["metadata", "annotations", key.as_str()], key, names::qualified(&lower));
     }
@@ -217,7 +221,7 @@ fn dns_config(config: &PodDNSConfig, findings: &mut Findings) {
     }
     for (index, option) in config.options.iter().flatten().enumerate() {
         let way = |field: &str| way!["spec", "dnsConfig", "options", index, field];
-        // These go into resolv.conf as they are.
+        // The options are written into resolv.conf unchanged.
         let word = |text: &str| text.contains(|char: char| char.is_whitespace() || char.is_control());
         match option.name.as_deref().unwrap_or_default() {
             "" => findings.add(way("name"), "is missing"),

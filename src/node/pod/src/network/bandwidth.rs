@@ -1,4 +1,4 @@
-//! The kubelet's annotations for traffic limits, in bits per second (Kubernetes' pkg/util/bandwidth).
+//! Traffic limits of pods by the kubelet's annotations, in bits per second (Kubernetes' pkg/util/bandwidth).
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,15 @@ use serde_json::{Value, json};
 
 use super::quantity;
 
+/// The annotation for traffic to the pod.
 pub const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
+/// The annotation for traffic from the pod.
 pub const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
+/// The least and the largest limit that the kubelet accepts.
 const MIN: u64 = 1_000;
 const MAX: u64 = 1_000_000_000_000_000;
-/// The burst that a kubelet asks for: nearly no limit, and no overflow in plugins.
+/// The burst that a kubelet requests, in bits. It is nearly no limit, and overflows in no plugin.
 const BURST: u64 = i32::MAX as u64;
 
 /// Traffic limits of a pod, in bits per second.
@@ -22,7 +25,7 @@ pub struct Bandwidth {
     pub egress: Option<u64>,
 }
 
-/// An annotation that limits traffic and can't be used.
+/// An invalid annotation for a traffic limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {annotation}: \"{}\" {reason}", value.escape_debug())]
 pub struct BandwidthError {
@@ -32,8 +35,8 @@ pub struct BandwidthError {
 }
 
 impl Bandwidth {
-    /// Fails below 1k, above 1P, and for a value that is no
-    /// [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
+    /// Returns the limits in these annotations, or `None` without any. Fails below 1k, above 1P, and for a value that
+    /// is no [quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
     pub fn from_annotations(
         annotations: &BTreeMap<String, String>,
     ) -> Result<Option<Bandwidth>, BandwidthError> {
@@ -51,6 +54,7 @@ impl Bandwidth {
         Ok(Some(limits).filter(|limits| *limits != Bandwidth::default()))
     }
 
+    /// Returns the capability argument `bandwidth`.
     pub(super) fn capability(self) -> Value {
         let mut map = serde_json::Map::new();
         let mut set = |rate_key: &str, burst_key: &str, rate: Option<u64>| {

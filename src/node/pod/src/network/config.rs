@@ -1,6 +1,6 @@
-//! The configuration directory over time. As under the kubelet the first usable network by file name is the default
-//! one. Its file must make sense, and its plugins must exist and speak its version. If no file is usable, but the
-//! default network's still exists (being edited), its former content stays in use.
+//! Reads the configuration directory, and keeps its last state. As under the kubelet the first usable network by file
+//! name is the default one. Its file must make sense, and its plugins must exist and speak its version. If no file is
+//! usable, but the default network's still exists (being edited), its former content stays in use.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,10 @@ use serde_json::Value;
 use cnimble_cni::{NetworkList, json};
 use cnimble_runtime::{ConfDir, Invoker, Listing, Network, find_plugin};
 
-/// The limit for a plugin's answer to VERSION or STATUS.
+/// The time limit for a plugin's answer to VERSION or STATUS.
 pub(super) const PROBE: Duration = Duration::from_secs(10);
 
+/// The networks as they were read last.
 #[derive(Debug, Default, Clone)]
 pub(super) struct State {
     pub(super) default: Option<Arc<Network>>,
@@ -23,6 +24,7 @@ pub(super) struct State {
     print: Fingerprint,
 }
 
+/// What must change before the plugins are asked again.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Fingerprint {
     networks: Vec<(PathBuf, Value)>,
@@ -30,7 +32,8 @@ struct Fingerprint {
     plugins: Vec<Option<(PathBuf, u64, i64, i64)>>,
 }
 
-/// `/opt/TYPE/bin`, where vendors put their plugins, then the usual directories.
+/// Returns the plugin directories for a network: `/opt/TYPE/bin` of its plugins if they exist, as containerd has it,
+/// and then the usual directories.
 pub(super) fn plugin_path(network: &NetworkList, usual: &[PathBuf]) -> Vec<PathBuf> {
     let vendor = |name: &str| {
         let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0', ':']);
@@ -42,7 +45,7 @@ pub(super) fn plugin_path(network: &NetworkList, usual: &[PathBuf]) -> Vec<PathB
     path
 }
 
-/// Includes plugins for address management.
+/// Returns the types of the network's plugins, also of its IPAM plugins.
 fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
     network.plugins.iter().flat_map(|plugin| {
         let ipam = json::get(&plugin.document, "ipam").and_then(|ipam| json::get(ipam, "type"));
@@ -50,7 +53,8 @@ fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `None` if nothing has changed since `before`.
+/// Reads the networks, and asks the plugins of each for VERSION until one is usable. It returns `None` if nothing has
+/// changed since `before` and there is a default network.
 pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Option<State> {
     let (networks, mut problems) = match dir.list_by_name() {
         Ok(Listing { networks, problems, .. }) => {
@@ -68,7 +72,7 @@ pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Op
             .flat_map(|(of, path)| types(&of.list).map(|name| identity(name, path)))
             .collect(),
     };
-    // Without a network the plugins are asked again: a failure may have passed.
+    // Without a default network the plugins are asked again, because their failure may have passed.
     if print == before.print && before.default.is_some() {
         return None;
     }
@@ -95,7 +99,7 @@ pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Op
     Some(state)
 }
 
-/// Changes when the plugin's file is replaced.
+/// Returns what changes when the plugin's file is replaced. It returns `None` without the plugin.
 fn identity(name: &str, path: &[PathBuf]) -> Option<(PathBuf, u64, i64, i64)> {
     let file = find_plugin(name, path).ok()?;
     let meta = std::fs::metadata(&file).ok()?;

@@ -6,18 +6,21 @@ use cnimble_runtime as runtime;
 use super::BandwidthError;
 use crate::PodId;
 
-/// Shown as the node's condition in `kubectl describe node` under a kubelet with containerd, with details behind it.
+/// Why pods cannot be set up now. The first part is what `kubectl describe node` shows under a kubelet with containerd.
+/// The details follow it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", self.condition(), details.iter().map(|detail| format!("; {detail}")).collect::<String>())]
 pub struct NetworkNotReady {
     pub message: String,
-    /// Each is one fact.
+    /// Further facts, one each.
     pub details: Vec<String>,
 }
 
 impl NetworkNotReady {
+    /// The reason in the condition NetworkReady.
     pub const REASON: &str = "NetworkPluginNotReady";
 
+    /// Returns the text of the node's condition.
     pub fn condition(&self) -> String {
         format!(
             "container runtime network not ready: NetworkReady=false reason:{} message:{}",
@@ -27,6 +30,7 @@ impl NetworkNotReady {
     }
 }
 
+/// What was done with a pod's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     SetUp,
@@ -67,7 +71,7 @@ pub enum NetworkError {
         source: netlink::Error,
         rollback: Vec<runtime::Error>,
     },
-    /// No moment without other work came within the limit.
+    /// Until the time limit there was no moment without an operation on a pod's network.
     #[error(
         "networks were not cleaned up: for {limit:?} there was no moment without work on a pod's network"
     )]
@@ -77,7 +81,8 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// Whether a failed set-up has left nothing behind, as far as the plugins say.
+    /// Returns whether a failed set-up has left nothing behind, as far as the plugins say. If false, call
+    /// [`NetworkPlugin::tear_down`](super::NetworkPlugin::tear_down).
     pub fn is_clean(&self) -> bool {
         match self {
             NetworkError::NotReady(_) | NetworkError::Bandwidth { .. } => true,
@@ -93,6 +98,7 @@ impl NetworkError {
     }
 }
 
+/// Returns the texts of failures, in the order in which they happened.
 pub(crate) fn in_order<T: fmt::Display>(failures: &[T]) -> String {
     failures.iter().map(T::to_string).collect::<Vec<_>>().join("; then ")
 }

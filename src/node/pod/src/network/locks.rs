@@ -1,11 +1,11 @@
-//! One operation at a time for each pod.
+//! Locks by key within this process, so that each pod has one operation at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// A key's lock exists as long as its last user.
+/// The locks. One is made for a key on demand, and is removed with its last user.
 #[derive(Debug)]
 pub(crate) struct Locks<K: Ord> {
     held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,
@@ -17,11 +17,12 @@ impl<K: Ord> Default for Locks<K> {
     }
 }
 
+/// A held lock, which is released on drop.
 #[derive(Debug)]
 pub(crate) struct Guard<K: Ord> {
     held: Arc<Mutex<BTreeMap<K, Arc<tokio::sync::Mutex<()>>>>>,
     key: K,
-    // An Option, to release it before a look at the map.
+    // An `Option`, so that `drop` can release it before it looks at the map.
     lock: Option<OwnedMutexGuard<()>>,
 }
 
@@ -32,7 +33,7 @@ impl<K: Ord + Clone> Locks<K> {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(held.entry(key.clone()).or_default())
         };
-        // Made first: it tidies up even if this future is dropped.
+        // The guard is made first, so that it removes an unused lock even if this future is dropped.
         let mut guard = Guard { held: Arc::clone(&self.held), key: key.clone(), lock: None };
         guard.lock = Some(lock.lock_owned().await);
         guard
@@ -43,7 +44,7 @@ impl<K: Ord> Drop for Guard<K> {
     fn drop(&mut self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         self.lock = None;
-        // No task can join while we hold the map: one reference is the map's own.
+        // No task can take a reference while the map is locked. A single one is the map's own.
         if held.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             held.remove(&self.key);
         }

@@ -1,9 +1,9 @@
-//! The network plugin layer: between pods and CNI. A [`NetworkPlugin`] sets up loopback, then the first usable network
-//! of the configuration directory. It tears a pod's network down with the configuration of the set-up. Plugins get the
-//! same facts of a pod as from kubelets and their runtimes. Each pod has one operation at a time, and only clean-up
-//! ([`NetworkPlugin::gc`]) works alone.
-//! **Cancellation.** A dropped set-up is undone for the network that was being added. Call [`NetworkPlugin::tear_down`],
-//! which waits for that. Dropping another future kills the plugin that it waits for.
+//! The layer between pods and CNI, like the kubelet's former network plugin layer. A [`NetworkPlugin`] sets up
+//! loopback, then the first usable network of the configuration directory. It tears a pod's network down with the
+//! configuration of the set-up. Plugins get the same facts of a pod as from kubelets and their runtimes. Each pod has
+//! one operation at a time, and only clean-up ([`NetworkPlugin::gc`]) works alone. **Cancellation.** A dropped set-up
+//! is undone for the network that was being added. Call [`NetworkPlugin::tear_down`], which waits for that. Dropping
+//! another future kills the plugin that it waits for.
 
 mod bandwidth;
 mod config;
@@ -39,30 +39,33 @@ pub use pod::{Dns, INTERFACE, PodNetwork, PortMapping, Protocol};
 /// The default limit of an operation: a little less than the kubelet's limit of a CRI request, 4 minutes.
 pub const OPERATION_LIMIT: Duration = Duration::from_secs(220);
 
-/// The default limit of a clean-up. It holds everything else up, so it gets less than an operation on one pod.
+/// The default limit of a clean-up. All other operations wait for it, so it gets less time than an operation on one
+/// pod.
 pub const GC_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often the directory is read without a sign of a change.
+/// How often the directory is read even if inotify reports no change.
 const POLL: Duration = Duration::from_secs(5);
 
+/// The options of the network layer.
 #[derive(Debug, Clone)]
 pub struct NetworkOptions {
-    /// `/etc/cni/net.d` as a rule. Need not exist yet.
+    /// The configuration directory, usually `/etc/cni/net.d`. It need not exist yet.
     pub conf_dir: PathBuf,
     pub invoker: Invoker,
     /// The node's share of the cluster's addresses, for plugins with the capability `ipRanges`.
     pub pod_cidrs: Vec<IpNetwork>,
+    /// The time limit of an operation on one network.
     pub operation_limit: Duration,
-    /// Pods wait during a clean-up.
+    /// The time limit of a clean-up, during which pods wait.
     pub gc_limit: Duration,
-    /// The caches of other runtimes, whose entries count in a clean-up.
+    /// The caches of other runtimes, whose entries are evidence in a clean-up.
     pub shared_caches: Vec<PathBuf>,
-    /// The networks to which no other runtime adds pods. Plugins clean up (the verb GC) in these alone.
+    /// The networks to which no other runtime adds pods. Only in these the plugins get the verb GC.
     pub own_networks: Vec<String>,
 }
 
 impl NetworkOptions {
-    /// The kubelet's ways for everything else.
+    /// Returns options with the kubelet's values for everything else.
     pub fn new(conf_dir: impl Into<PathBuf>, invoker: Invoker) -> Self {
         NetworkOptions {
             conf_dir: conf_dir.into(),
@@ -76,7 +79,7 @@ impl NetworkOptions {
     }
 }
 
-/// The network plugin layer. Cheap to clone; all clones are one.
+/// The network layer. It is cheap to clone, and all clones share one state.
 #[derive(Debug, Clone)]
 pub struct NetworkPlugin {
     inner: Arc<Inner>,
@@ -89,15 +92,17 @@ struct Inner {
     state: RwLock<Arc<State>>,
     reading: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
+    /// The network whose plugins failed the last probe, and why. It is `None` if they succeeded.
     status: RwLock<Option<(Arc<Network>, NetworkNotReady)>>,
     pods: Locks<PodId>,
     pod_cidrs: RwLock<Vec<IpNetwork>>,
-    /// A clean-up has it alone, and operations on pods share it.
+    /// A clean-up holds it exclusively, and operations on pods share it.
     everything: tokio::sync::RwLock<()>,
 }
 
 impl NetworkPlugin {
-    /// Watches the directory until the last clone is dropped. A missing network is an error of [`Self::ready`].
+    /// Reads the directory, and watches it until the last clone is dropped. A missing network is not an error here, but
+    /// one of [`Self::ready`]. Needs a tokio runtime.
     pub async fn open(options: NetworkOptions) -> Self {
         let inner = Inner {
             conf: ConfDir::new(&options.conf_dir),
@@ -114,7 +119,7 @@ impl NetworkPlugin {
             },
         };
         let plugin = NetworkPlugin { inner: Arc::new(inner) };
-        // The watch comes before the read, so that nothing falls in between.
+        // The watch begins before the read, so that no change between them is lost.
         let options = &plugin.inner.options;
         let dirs = std::iter::once(&options.conf_dir).chain(options.invoker.path()).cloned();
         let watch = DirWatch::new(dirs, POLL);
@@ -123,7 +128,7 @@ impl NetworkPlugin {
         plugin
     }
 
-    /// Warns once of each unusable file.
+    /// Reads the directory again now. Warns once of each unusable file.
     pub async fn reload(&self) {
         let _reading = self.inner.reading.lock().await;
         let before = self.state();
@@ -154,7 +159,7 @@ impl NetworkPlugin {
         self.inner.changes.send_modify(|count| *count += 1);
     }
 
-    /// Counts the changes of the directory.
+    /// Returns a receiver for changes of the networks and of readiness. The value only counts them.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changes.subscribe()
     }
@@ -164,33 +169,34 @@ impl NetworkPlugin {
         self.inner.options.invoker.cache()
     }
 
-    /// The network that pods are set up with now.
+    /// Returns the network with which pods are set up now, or `None` without a usable one.
     pub fn default_network(&self) -> Option<Arc<Network>> {
         self.state().default.clone()
     }
 
-    /// The node's share of the cluster's pod addresses.
+    /// Returns the networks from which the node's pods get addresses.
     pub fn pod_cidrs(&self) -> Vec<IpNetwork> {
         self.inner.pod_cidrs.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Applies to later set-ups, if a plugin has the capability `ipRanges`.
+    /// Sets the networks from which pods get addresses. It applies to later set-ups, if a plugin has the capability
+    /// `ipRanges`.
     pub fn set_pod_cidrs(&self, cidrs: Vec<IpNetwork>) {
         *self.inner.pod_cidrs.write().unwrap_or_else(PoisonError::into_inner) = cidrs;
     }
 
-    /// The directory with configurations, and those with plugins.
+    /// Returns the directory with configurations, and those with plugins.
     pub fn dirs(&self) -> (&Path, &[PathBuf]) {
         (self.inner.conf.dir(), self.inner.options.invoker.path())
     }
 
-    /// The unusable files of the configuration directory, with the reasons.
+    /// Returns the reasons why files of the configuration directory are unusable.
     pub fn problems(&self) -> Vec<String> {
         self.state().problems.clone()
     }
 
-    /// Whether a network exists, and its plugins could serve at the last [`NetworkPlugin::probe`]. The commands `run`
-    /// and `serve` repeat that ([`NetworkPlugin::keep_probing`]).
+    /// Succeeds if a network exists, unless its plugins failed the last [`NetworkPlugin::probe`]. It asks no plugin
+    /// itself. The commands `run` and `serve` repeat the probe ([`NetworkPlugin::keep_probing`]).
     pub fn ready(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let status = self.inner.status.read().unwrap_or_else(PoisonError::into_inner);
@@ -200,8 +206,8 @@ impl NetworkPlugin {
         }
     }
 
-    /// Asks the plugins, too (the verb STATUS, from version 1.1.0 on). [`NetworkPlugin::ready`] knows it later, and a
-    /// difference counts as a change.
+    /// Asks the plugins whether they can serve an ADD (the verb STATUS, from version 1.1.0 on).
+    /// [`NetworkPlugin::ready`] returns the outcome from then on. A different one is reported as a change.
     pub async fn probe(&self) -> Result<(), NetworkNotReady> {
         let network = self.require()?;
         let asked = self.invoker(&network.list).with_time_limit(config::PROBE).status(&network.list).await;
@@ -229,12 +235,12 @@ impl NetworkPlugin {
         outcome
     }
 
-    /// Never ends. A change of the networks shortens the period.
+    /// Probes once in each period, forever. After a failure, or when the networks change, it probes earlier.
     pub async fn keep_probing(&self, period: Duration) {
         let mut changes = self.changes();
         loop {
             changes.mark_unchanged();
-            // A failed probe is repeated sooner: pods wait for it.
+            // After a failure it probes sooner, because pods wait.
             let wait = match self.probe().await {
                 Ok(()) => period,
                 Err(_) => period / 5,
@@ -245,6 +251,7 @@ impl NetworkPlugin {
         }
     }
 
+    /// Returns the default network, or why there is none.
     fn require(&self) -> Result<Arc<Network>, NetworkNotReady> {
         let state = self.state();
         state.default.clone().ok_or_else(|| {
@@ -263,13 +270,14 @@ impl NetworkPlugin {
         Arc::clone(&self.inner.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Returns the invoker with the plugin directories of a network.
     fn invoker(&self, network: &cnimble_cni::NetworkList) -> Invoker {
         let invoker = &self.inner.options.invoker;
         invoker.clone().with_path(config::plugin_path(network, invoker.path()))
     }
 }
 
-/// Ends with the plugin.
+/// Reads the directory after each change, until the last clone of the plugin is dropped.
 async fn follow(inner: Weak<Inner>, mut watch: DirWatch) {
     loop {
         watch.changed().await;

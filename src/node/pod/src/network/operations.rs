@@ -11,7 +11,7 @@ use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, read};
 
 const LOOPBACK: &str = "lo";
 
-/// The loopback network as in containerd; its plugin brings `lo` up.
+/// Returns the loopback network, as containerd has it. Its plugin sets `lo` up.
 fn loopback() -> Option<&'static NetworkList> {
     static NETWORK: OnceLock<Option<NetworkList>> = OnceLock::new();
     let text = br#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
@@ -19,8 +19,8 @@ fn loopback() -> Option<&'static NetworkList> {
 }
 
 impl NetworkPlugin {
-    /// Uses [`PodNetwork::network`] or the default one, after loopback. A failure is undone; [`NetworkError::is_clean`]
-    /// tells whether that succeeded.
+    /// Sets up loopback and then [`PodNetwork::network`], or the default network without it. Returns the pod's
+    /// addresses. A failure is undone. [`NetworkError::is_clean`] says whether that succeeded.
     pub async fn set_up(&self, pod: &PodNetwork) -> Result<Vec<IpAddr>, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -45,7 +45,7 @@ impl NetworkPlugin {
             }
             added.push((list, attach));
         }
-        // A network may have no addresses (layer 2), but an interface.
+        // A network of layer 2 has no addresses, but the interface must exist.
         match self.addresses(Operation::SetUp, pod).await {
             Err(NetworkError::Namespace { operation, pod, sandbox, source, .. }) => {
                 let rollback = self.take_back(&added).await;
@@ -64,15 +64,16 @@ impl NetworkPlugin {
         failures
     }
 
-    /// Uses the configuration of the set-up: from the cache, else from [`PodNetwork::network`], else the default
-    /// network. Repeatable, also without the namespace. Goes on past failures, and should be called again after any.
+    /// Takes down a pod's network with the configuration of its set-up: that of the cache, else
+    /// [`PodNetwork::network`], else the default network. It can be repeated, also without the namespace. It goes on
+    /// past failures, and must be called again after any.
     pub async fn tear_down(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
         let failed = |failures| NetworkError::plugins(Operation::TearDown, pod, failures);
         let netns = self.living(&pod.netns);
         let mut entries = self.recorded(pod).map_err(|err| failed(vec![err]))?;
-        // Reverses the set-up: loopback goes last.
+        // The order of the set-up is reversed, so loopback comes last.
         entries.sort_by_key(|entry| entry.ifname == LOOPBACK);
         let mut failures = Vec::new();
         let mut known = Vec::new();
@@ -83,7 +84,7 @@ impl NetworkPlugin {
             failures.extend(self.invoker(&list).del(&list, &attach).await.err());
             known.push((list.name, attach.ifname));
         }
-        // A set-up may have begun without an entry.
+        // A set-up that was interrupted has no entry yet.
         let fallback = match &pod.network {
             Some(network) => Some(Arc::clone(network)),
             None if known.is_empty() => self.default_network().map(|network| Arc::new(network.list.clone())),
@@ -99,7 +100,8 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
     }
 
-    /// Runs the verb CHECK, from version 0.4.0 on. Fails for a pod without a cache entry.
+    /// Runs the verb CHECK for networks from version 0.4.0 on. Fails for a pod without a cache entry. Goes on past
+    /// failures, and returns all.
     pub async fn check(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
@@ -124,14 +126,14 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
     }
 
-    /// Fails if the namespace or its interface is gone.
+    /// Returns the pod's present addresses. Fails if the namespace or its interface is gone.
     pub async fn status(&self, pod: &PodNetwork) -> Result<Vec<IpAddr>, NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
         self.addresses(Operation::Status, pod).await
     }
 
-    /// Global addresses, IPv4 first: the first is what the kubelet calls the pod's IP.
+    /// Returns the global addresses, IPv4 first. The first one is what the kubelet calls the pod's IP.
     async fn addresses(&self, operation: Operation, pod: &PodNetwork) -> Result<Vec<IpAddr>, NetworkError> {
         let addresses = read::addresses(pod.netns.clone(), INTERFACE).await;
         addresses.map_err(|source| NetworkError::Namespace {
@@ -143,16 +145,18 @@ impl NetworkPlugin {
         })
     }
 
+    /// Returns the cache entries of the sandbox.
     fn recorded(&self, pod: &PodNetwork) -> Result<Vec<Entry>, Error> {
         let cache = self.inner.options.invoker.cache();
         cache.list_of(&pod.sandbox_id).map_err(Error::from)
     }
 
-    /// The path is empty without a namespace, because a path alone may be left of a bind mount.
+    /// Returns the path of the namespace for DEL. It is empty if there is no namespace, because the file of a bind
+    /// mount may be left over.
     fn living(&self, netns: &Path) -> String {
         match NetNs::find(netns) {
             Ok(None) => String::new(),
-            // Without a free descriptor the namespace counts as present.
+            // If the kernel can't say, for example without a free descriptor, the namespace counts as present.
             _ => netns.to_string_lossy().into_owned(),
         }
     }

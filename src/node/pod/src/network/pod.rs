@@ -15,8 +15,10 @@ use cnimble_runtime::Attach;
 use super::Bandwidth;
 use crate::PodId;
 
+/// The name of a pod's interface, as under the kubelet.
 pub const INTERFACE: &str = "eth0";
 
+/// The protocol of a published port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -32,12 +34,12 @@ pub struct PortMapping {
     pub host_port: u16,
     pub container_port: u16,
     pub protocol: Protocol,
-    /// `None` is all addresses.
+    /// The address of the node. `None` means all addresses.
     #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<IpAddr>,
 }
 
-/// Name resolution as a pod is to have it, in the words of resolv.conf(5).
+/// The content of a pod's resolv.conf, in the words of resolv.conf(5).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dns {
@@ -47,18 +49,20 @@ pub struct Dns {
 }
 
 impl Dns {
+    /// Returns whether there are no servers, searches and options.
     pub fn is_empty(&self) -> bool {
         *self == Dns::default()
     }
 }
 
+/// A pod with all facts that plugins get.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodNetwork {
     pub pod: PodId,
     pub uid: String,
     /// The plugins' container ID.
     pub sandbox_id: String,
-    /// May be gone for tear-down.
+    /// The path of the network namespace. For tear-down it need not exist.
     pub netns: PathBuf,
     pub annotations: BTreeMap<String, String>,
     pub ports: Vec<PortMapping>,
@@ -66,12 +70,13 @@ pub struct PodNetwork {
     pub dns: Dns,
     pub aliases: Vec<String>,
     pub cgroup_path: Option<String>,
-    /// `None` is the present default. With the network of the set-up a caller can tear the pod down after a change of
-    /// the configuration or a crash.
+    /// The network. `None` means the present default. The network of the set-up allows to tear the pod down after a
+    /// change of the configuration or a crash.
     pub network: Option<Arc<NetworkList>>,
 }
 
 impl PodNetwork {
+    /// Creates a pod with nothing but its names and its namespace.
     pub fn new(pod: PodId, sandbox_id: impl Into<String>, netns: impl Into<PathBuf>) -> Self {
         PodNetwork {
             pod,
@@ -88,7 +93,7 @@ impl PodNetwork {
         }
     }
 
-    /// Each plugin gets only those capability arguments that it asks for.
+    /// Returns the call's arguments. The invoker passes to each plugin only the capability arguments that it declares.
     pub(super) fn attach(&self, ifname: &str, pod_cidrs: &[IpNetwork]) -> Attach {
         let mut attach = Attach::new(&self.sandbox_id, self.netns.to_string_lossy(), ifname)
             .arg("IgnoreUnknown", "1")
@@ -106,7 +111,7 @@ impl PodNetwork {
             set("bandwidth", bandwidth.capability());
         }
         if !pod_cidrs.is_empty() {
-            // One list is one pool; the pod gets an address of each.
+            // Each inner list is a range set, and the pod gets an address of each.
             let pool = |cidr: &IpNetwork| json!([{"subnet": cidr.to_string()}]);
             set("ipRanges", pod_cidrs.iter().map(pool).collect());
         }

@@ -1,6 +1,7 @@
 //! Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
-/// Rounds up, as the kubelet's `Quantity.Value`. A negative value is 0, a too large one the largest number.
+/// Returns the value of a quantity, rounded up as by the kubelet's `Quantity.Value`. A negative value is 0, and a too
+/// large one the largest number. It returns `None` for a text that is no quantity.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let (negative, rest) = match text.as_bytes().first()? {
         b'+' => (false, text.get(1..)?),
@@ -15,7 +16,7 @@ pub(super) fn parse(text: &str) -> Option<u64> {
     }
     let digits: String = [whole, fraction].concat();
     let digits = digits.trim_start_matches('0');
-    // Of numbers beyond any use only the size matters.
+    // A number with too many digits counts as the largest.
     let mantissa: u128 = if digits.is_empty() { 0 } else { digits.parse().unwrap_or(u128::MAX) };
     let scale = i32::try_from(fraction.len()).ok()?;
     let (factor, exponent): (u128, i32) = match suffix {
@@ -44,6 +45,7 @@ pub(super) fn parse(text: &str) -> Option<u64> {
     Some(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
+/// Returns `value` times ten to the power of `exponent`, rounded up, and at most the largest number.
 fn scaled(value: u128, exponent: i32) -> u128 {
     let power = |by: u32| 10_u128.checked_pow(by);
     match u32::try_from(exponent) {

@@ -1,4 +1,4 @@
-//! A pod's addresses, read in its namespace.
+//! Reads a pod's addresses in its namespace.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use cnimble_netlink::{Error, NetNs, Netlink, Result};
 /// `RT_SCOPE_UNIVERSE`, in rtnetlink(7).
 const GLOBAL: u8 = 0;
 
-/// IPv4 comes first. A thread of the blocking pool enters the namespace.
+/// Returns the global addresses of an interface, IPv4 first. It reads on a thread that may block.
 pub(super) async fn addresses(netns: PathBuf, ifname: &'static str) -> Result<Vec<IpAddr>> {
     let work = move || read(&netns, ifname);
     tokio::task::spawn_blocking(work)

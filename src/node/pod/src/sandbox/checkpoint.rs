@@ -21,28 +21,32 @@ use super::config::{Sandbox, SandboxConfig, State};
 use super::error::Cause;
 use crate::PodId;
 
+/// The end of a record's file name.
 const ENDING: &str = ".json";
+/// The length of the names of the directories.
 const SHARD: usize = 2;
 /// The largest size in bytes. The largest part is the network's configuration, which has a limit of 16 MiB.
 const LIMIT: usize = 64 << 20;
 
+/// The directory of the records.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     dir: PathBuf,
     known: Arc<Mutex<Known>>,
 }
 
-/// A record never changes its name or its pod.
+/// What is known of records by ID. It stays true, because a record never changes its name or its pod.
 type Known = BTreeMap<String, Seen>;
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// [`Store::pods`] sets it. The inner `None` stands for an unwanted pod.
+    /// The pod, once [`Store::pods`] has read the record. The inner `None` stands for a record that it does not want.
     pod: Option<Option<PodId>>,
     shard: [u8; SHARD],
 }
 
 impl Store {
+    /// Opens the records in a directory, which it creates for root alone. Records of earlier versions are moved.
     pub(super) fn open(dir: PathBuf) -> Result<Self, Cause> {
         make_dir(&dir, 0o700)?;
         let store = Store { dir, known: Arc::default() };
@@ -54,6 +58,7 @@ impl Store {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Remembers the directory of a record, so that [`Store::get`] finds it at once.
     fn note(&self, id: &str, path: &Path) {
         let shard =
             path.parent().and_then(Path::file_name).and_then(|name| name.as_encoded_bytes().try_into().ok());
@@ -77,16 +82,18 @@ impl Store {
         }
     }
 
+    /// Returns the directory for a pod's key.
     fn shard(&self, key: &str) -> PathBuf {
         self.dir.join(key.get(..SHARD).unwrap_or(key))
     }
 
-    /// The name begins with the pod: its records are found without reading all.
+    /// Returns the path of a record. The name begins with the pod's key, so its records are found without reading all.
     fn path(&self, pod: &PodId, id: &str) -> PathBuf {
         let key = key(pod);
         self.shard(&key).join(format!("{key}-{id}{ENDING}"))
     }
 
+    /// Writes a new record, and syncs it to the disk.
     pub(super) fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         let failed = |source| Cause::File { doing: "writing", path: path.clone(), source };
@@ -102,6 +109,7 @@ impl Store {
         Ok(())
     }
 
+    /// Moves a file into its directory, which is made if need be, and syncs the directory.
     fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
         let shard = to.parent().unwrap_or(&self.dir);
         // Another process may remove the empty directory.
@@ -119,7 +127,7 @@ impl Store {
         Err(io::Error::other("its directory is removed again and again"))
     }
 
-    /// A kill leaves the old record or the new one.
+    /// Appends a new state to the record, without a sync. A kill leaves the old state or the new one.
     pub(super) fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
         let failed = |source| Cause::File { doing: "adding to", path: path.clone(), source };
@@ -129,18 +137,19 @@ impl Store {
         file.and_then(|mut file| file.write_all(&text)).map_err(failed)
     }
 
-    /// A missing record is success.
+    /// Removes a record. A missing one is success.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
-        // Not synced: at worst a record comes back after a power loss.
+        // There is no sync. At worst a record comes back after a power loss, and is taken down again.
         fs::remove_file(&path).if_present().map_err(Cause::file("removing", &path))?;
         self.known().remove(&sandbox.id);
-        // Only an empty one.
+        // This removes the directory only if it is empty.
         let _ = path.parent().map(fs::remove_dir);
         Ok(())
     }
 
-    /// Returns the oldest first. An unreadable record must be taken down: it has the facts in its name.
+    /// Returns a pod's records, the oldest first. An unreadable one counts as an unfinished sandbox, which must be
+    /// taken down. Its name has the facts for that.
     pub(super) fn of_pod(&self, pod: &PodId) -> Result<Vec<Sandbox>, Cause> {
         let key = key(pod);
         let (prefix, shard) = (format!("{key}-"), self.shard(&key));
@@ -151,7 +160,7 @@ impl Store {
             self.note(&id, &path);
             match sandbox {
                 Ok(sandbox) if sandbox.config.pod == *pod => found.push(sandbox),
-                // Another pod's hash begins alike.
+                // Another pod's hash can begin in the same way.
                 Ok(_) => {}
                 Err(cause) => {
                     log::warn!("{cause}; it will be taken down");
@@ -163,6 +172,7 @@ impl Store {
         Ok(found)
     }
 
+    /// Reads the record with this complete ID. It returns `None` if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Option<Sandbox>, Cause> {
         let shard = self.known().get(id).map(|seen| String::from_utf8_lossy(&seen.shard).into_owned());
         let ours = |found: Vec<(PathBuf, String)>| found.into_iter().find(|(_, of)| of == id).map(|of| of.0);
@@ -177,12 +187,13 @@ impl Store {
         path.map(|path| read(&path)).transpose()
     }
 
-    /// Reads no records.
+    /// Returns the IDs that begin with `prefix`. It reads names only.
     pub(super) fn beginning(&self, prefix: &str) -> Result<Vec<String>, Cause> {
         let paths = self.paths(|name| name.contains(prefix))?;
         Ok(paths.into_iter().map(|(_, id)| id).filter(|id| id.starts_with(prefix)).collect())
     }
 
+    /// Reads all records. The unreadable ones are in [`Listing::problems`].
     pub(super) fn list(&self) -> Result<Listing, Cause> {
         let mut listing = Listing::default();
         for (path, id) in self.paths(|_| true)? {
@@ -198,7 +209,8 @@ impl Store {
         Ok(listing)
     }
 
-    /// `wanted` must always be the same: a record is read once, because its pod does not change.
+    /// Returns the pods of all `wanted` records. Each record is read once and its answer is remembered, so `wanted`
+    /// must be the same in every call.
     pub(super) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, Cause> {
         let mut found = Pods::default();
         let mut before = std::mem::take(&mut *self.known());
@@ -225,7 +237,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Records with `wanted` file names, and their IDs.
+    /// Returns the records with `wanted` file names, and their IDs.
     fn paths(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
         let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
         let mut paths = Vec::new();
@@ -245,6 +257,7 @@ impl Store {
     }
 }
 
+/// Returns the names of the records in a directory, and their IDs. A missing shard has none.
 fn names(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Cause> {
     let failed = |source| Cause::File { doing: "listing", path: dir.to_owned(), source };
     let entries = match fs::read_dir(dir) {
@@ -269,20 +282,23 @@ fn is_shard(dir: &Path) -> bool {
     dir.file_name().is_some_and(|name| name.len() == SHARD) && dir.parent().is_some_and(Path::exists)
 }
 
+/// The pods of records, and the unreadable records by ID.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     pub(crate) pods: Vec<PodId>,
     pub(crate) problems: Vec<(String, Cause)>,
 }
 
+/// The records of all sandboxes.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The sandboxes by pod, the oldest first.
     pub sandboxes: Vec<Sandbox>,
+    /// The IDs of unreadable records, with the reasons.
     pub problems: Vec<(String, Cause)>,
 }
 
-/// Sixteen hexadecimal digits: a pod's names may be longer than a file's.
+/// Returns sixteen hexadecimal digits that stand for a pod in file names. Its own names may be longer than a file's.
 pub(super) fn key(pod: &PodId) -> String {
     let digest = Sha256::digest(pod.to_string().as_bytes());
     hex(digest.into_iter().take(8))
@@ -297,19 +313,21 @@ fn read(path: &Path) -> Result<Sandbox, Cause> {
     let corrupt = |reason| Cause::Corrupt { path: path.to_owned(), reason };
     match files::read(path, LIMIT, Links::Refuse) {
         Ok(text) => decode(&text).map_err(corrupt),
-        // Not ours.
+        // The file is not regular or too large, so it is no record.
         Err(err) if files::is_foreign(&err) => Err(corrupt(err.to_string())),
         Err(err) => Err(Cause::file("reading", path)(err)),
     }
 }
 
+/// Returns the last complete state in a record.
 pub(super) fn decode(text: &[u8]) -> Result<Sandbox, String> {
     let mut documents = serde_json::Deserializer::from_slice(text).into_iter::<Sandbox>();
     let first = documents.next().ok_or("it is empty")?.map_err(|err| err.to_string())?;
-    // The last addition may be cut short.
+    // The last addition may be incomplete after a crash.
     Ok(documents.map_while(Result::ok).last().unwrap_or(first))
 }
 
+/// Returns an unfinished sandbox in place of an unreadable record.
 fn unreadable(pod: &PodId, id: &str) -> Sandbox {
     Sandbox {
         id: id.to_owned(),

@@ -11,36 +11,37 @@ use cnimble_cni::NetworkList;
 use crate::PodId;
 use crate::network::{Bandwidth, Dns, PodNetwork, PortMapping};
 
-/// The network's part of CRI's `PodSandboxConfig`.
+/// What a sandbox is made from: the network's part of CRI's `PodSandboxConfig`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxConfig {
     pub pod: PodId,
-    /// A pod of the same name with another UID is another pod.
+    /// The UID. A pod of the same name with another UID is another pod.
     pub uid: String,
-    /// Also the pod's alias in the network; may be empty.
+    /// The hostname, which is also the pod's alias in the network. May be empty.
     #[serde(default)]
     pub hostname: String,
-    /// Uses the node's network: no namespace, no addresses of its own.
+    /// Whether the pod uses the node's network, without a namespace and addresses of its own.
     #[serde(default)]
     pub host_network: bool,
-    /// Callers list sandboxes by labels. Plugins don't hear of them.
+    /// Labels, by which callers list sandboxes. Plugins do not get them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Otherwise it follows from [`SandboxOptions::cgroup_root`](super::SandboxOptions).
+    /// The path of the pod's control group. Without it, [`SandboxOptions::cgroup_root`](super::SandboxOptions) decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// Shared: most pods have the same few, and there may be thousands.
+    /// The annotations, shared because most pods have the same few and there may be thousands.
     #[serde(default)]
     pub annotations: Arc<BTreeMap<String, String>>,
     #[serde(default)]
     pub ports: Vec<PortMapping>,
-    /// Without content there is no resolv.conf.
+    /// The content of resolv.conf. If it is empty, no file is made.
     #[serde(default)]
     pub dns: Dns,
 }
 
 impl SandboxConfig {
+    /// Creates the configuration of a pod with its own network and without ports. Its hostname is its name.
     pub fn new(pod: PodId, uid: impl Into<String>) -> Self {
         SandboxConfig {
             hostname: pod.name.clone(),
@@ -55,7 +56,8 @@ impl SandboxConfig {
         }
     }
 
-    /// As under the kubelet, a pod keeps its network when annotations or the node's resolv.conf change.
+    /// Returns whether a sandbox of this configuration can serve `other`, the pod's present one. As under the kubelet,
+    /// a pod keeps its sandbox when annotations or the node's resolv.conf change.
     pub fn serves(&self, other: &SandboxConfig) -> bool {
         self.pod == other.pod
             && self.uid == other.uid
@@ -64,41 +66,46 @@ impl SandboxConfig {
     }
 }
 
+/// The progress of a sandbox on record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Its maker works or died, or could not undo a failed step. The only use is to remove it.
+    /// The set-up is running, was interrupted, or failed and could not be undone. Such a sandbox can only be removed.
     SettingUp,
     Ready,
-    /// A stop works, was interrupted or has failed. The sandbox must be stopped again.
+    /// A stop is running, was interrupted or has failed. The sandbox must be stopped again.
     Stopping,
+    /// Only the record is left.
     Stopped,
 }
 
+/// A process, identified by its ID and start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseProcess {
     pub pid: u32,
-    /// The start in clock ticks since boot (field 22 of /proc/PID/stat). A later process with the same ID has another.
+    /// The start in clock ticks since boot (field 22 of /proc/PID/stat). A later process with the same ID has another
+    /// one.
     pub start_time: u64,
 }
 
+/// The record of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
-    /// 64 hexadecimal digits; the plugins' container ID.
+    /// The ID of 64 hexadecimal digits, which is the plugins' container ID.
     pub id: String,
     pub config: SandboxConfig,
-    /// The number of the pod's earlier sandboxes.
+    /// The number of the pod's earlier sandboxes, or the attempt that the caller gave.
     pub attempt: u32,
     /// The time of creation in seconds since 1970.
     pub created: u64,
     #[serde(default)]
     pub created_nanos: u32,
-    /// `/proc/sys/kernel/random/boot_id` when it was made.
+    /// The boot in which it was made (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
     pub state: State,
-    /// The pin of the namespace; `None` is the node's.
+    /// The path to which the namespace is mounted. It is `None` on the node's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<PathBuf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,17 +117,19 @@ pub struct Sandbox {
     pub ips: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_path: Option<String>,
-    /// The configuration of the set-up.
+    /// The network's configuration at the set-up. It is `None` on the node's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Value>,
 }
 
 impl Sandbox {
-    /// The name of its network; `None` on the node's own.
+    /// Returns the name of its network. It returns `None` on the node's own.
     pub fn network_name(&self) -> Option<&str> {
         cnimble_cni::json::get(self.network.as_ref()?, "name")?.as_str()
     }
 
+    /// Returns the facts for plugins, with the network of the set-up. An unreadable network counts as none, with a
+    /// warning.
     pub(super) fn network(&self) -> PodNetwork {
         let netns = self.netns.as_deref().unwrap_or(Path::new(""));
         let config = &self.config;
@@ -128,7 +137,7 @@ impl Sandbox {
         pod.uid.clone_from(&config.uid);
         pod.annotations = BTreeMap::clone(&config.annotations);
         pod.ports.clone_from(&config.ports);
-        // An invalid limit has kept the sandbox from being made.
+        // The limits are valid, because a sandbox with invalid ones is never made.
         pod.bandwidth = Bandwidth::from_annotations(&config.annotations).unwrap_or_default();
         pod.dns.clone_from(&config.dns);
         pod.aliases = Some(config.hostname.clone()).filter(|name| !name.is_empty()).into_iter().collect();

@@ -1,4 +1,4 @@
-//! Makes a sandbox beside others of its pod: for callers that count attempts themselves.
+//! Makes a sandbox beside others of its pod, for callers that count attempts themselves.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -10,10 +10,10 @@ use super::config::{Sandbox, SandboxConfig};
 use super::error::{Action, Cause, Causes, SandboxError};
 
 impl Sandboxes {
-    /// For CRI's RunPodSandbox: its callers count attempts. Sandboxes of other attempts or UIDs stay. A useless one
-    /// of the same attempt (unfinished, stopped, from before a reboot) is taken down first.
-    /// **Cancellation.** `cancelled` ends it and undoes what was made; prefer that to dropping the future
-    /// ([`Sandboxes::run`]). Fails with [`Cause::Exists`] if one is ready, or with every failure, the cause first.
+    /// Makes a sandbox for CRI's RunPodSandbox. Sandboxes of other attempts or UIDs stay. A useless one of the same
+    /// attempt (unfinished, stopped, from before a reboot) is taken down first. **Cancellation.** `cancelled` ends it
+    /// and undoes what was made; prefer that to dropping the future ([`Sandboxes::run`]). Fails with [`Cause::Exists`]
+    /// if one is ready, or with every failure, the cause first.
     pub async fn create(
         &self,
         config: &SandboxConfig,

@@ -1,4 +1,4 @@
-//! A pod's resolv.conf, by its policy and the node's (Kubernetes' pkg/kubelet/network/dns).
+//! Makes a pod's resolv.conf from its policy and the node's file, as Kubernetes' pkg/kubelet/network/dns does.
 
 use std::fs;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use cnimble_os::files::{self, Links};
 use crate::manifest::DnsPolicy;
 use crate::network::Dns;
 
-/// resolv.conf(5) reads no more.
+/// How many name servers the resolver reads (resolv.conf(5)).
 const MAX_SERVERS: usize = 3;
 /// Kubernetes' limits of search lists.
 const MAX_SEARCHES: usize = 32;
@@ -20,16 +20,17 @@ const LIMIT: usize = 1 << 20;
 /// The node's configuration of name resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsOptions {
-    /// None outside a cluster.
+    /// The addresses of the cluster's DNS. The list is empty outside a cluster.
     pub cluster_dns: Vec<IpAddr>,
-    /// `cluster.local` as a rule; may be empty.
+    /// The cluster's domain, usually `cluster.local`. May be empty.
     pub cluster_domain: String,
+    /// The node's resolv.conf that pods get parts of.
     pub resolv_conf: PathBuf,
 }
 
 impl Default for DnsOptions {
-    /// No cluster, and the node's resolv.conf. If that names only systemd-resolved on loopback, which no pod reaches,
-    /// the servers behind it.
+    /// Returns options without a cluster, with the node's resolv.conf. If that names only a server on loopback
+    /// (systemd-resolved), which no pod reaches, the file with the servers behind it is used.
     fn default() -> Self {
         let own = Path::new("/etc/resolv.conf");
         let behind = Path::new("/run/systemd/resolve/resolv.conf");
@@ -46,9 +47,10 @@ impl Default for DnsOptions {
 }
 
 impl DnsOptions {
-    /// `own` is the pod's `dnsConfig`. Warns of entries over the limits and drops them.
+    /// Returns the content of a pod's resolv.conf. `own` is the pod's `dnsConfig`. Entries over the limits are left
+    /// out, with a warning. An unreadable file of the node counts as empty, with a warning.
     pub fn resolve(&self, policy: DnsPolicy, namespace: &str, own: &Dns) -> Dns {
-        // A pipe would keep every pod waiting.
+        // Only a regular file is read: a pipe would make every pod wait.
         let node = || match files::read(&self.resolv_conf, LIMIT, Links::Follow) {
             Ok(text) => parse(&String::from_utf8_lossy(&text)),
             Err(err) => {
@@ -72,6 +74,7 @@ impl DnsOptions {
         dns
     }
 
+    /// Returns the settings for the policy ClusterFirst.
     fn cluster(&self, namespace: &str, node: &Dns) -> Dns {
         let domain = self.cluster_domain.trim_matches('.');
         let mut searches = Vec::new();
@@ -87,6 +90,7 @@ impl DnsOptions {
     }
 }
 
+/// Adds the texts that are not there yet.
 fn add(to: &mut Vec<String>, more: &[String]) {
     for text in more {
         if !to.contains(text) {
@@ -95,6 +99,7 @@ fn add(to: &mut Vec<String>, more: &[String]) {
     }
 }
 
+/// Leaves out servers and search domains over the limits, with a warning.
 fn limit(dns: &mut Dns) {
     if dns.servers.len() > MAX_SERVERS {
         let rest = dns.servers.split_off(MAX_SERVERS);
@@ -127,6 +132,7 @@ pub(super) fn parse(text: &str) -> Dns {
     dns
 }
 
+/// Returns the text of a resolv.conf(5).
 pub(super) fn resolv_conf(dns: &Dns) -> String {
     let mut text = String::new();
     if !dns.searches.is_empty() {

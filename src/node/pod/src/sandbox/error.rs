@@ -41,12 +41,14 @@ impl From<NetworkError> for Cause {
 }
 
 impl Cause {
+    /// Returns a function for `map_err` that adds the operation and the path.
     pub(super) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Cause {
         let path = path.into();
         move |source| Cause::File { doing, path, source }
     }
 }
 
+/// What was done with a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Run,
@@ -66,9 +68,10 @@ impl fmt::Display for Action {
     }
 }
 
+/// An operation on sandboxes that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// Failures of the undo follow their cause.
+    /// An operation on one pod failed. Failures of the undo follow the first cause.
     #[error("failed to {action} sandbox of pod {pod}: {}", in_order(causes))]
     Pod { action: Action, pod: PodId, causes: Vec<Cause> },
     #[error("there is no sandbox \"{id}\"")]
@@ -79,7 +82,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// There are none for [`SandboxError::Unknown`].
+    /// Returns the causes in order. An unknown sandbox has none.
     pub fn causes(&self) -> &[Cause] {
         match self {
             SandboxError::Pod { causes, .. } | SandboxError::Node { causes } => causes,
@@ -94,6 +97,7 @@ impl From<Cause> for SandboxError {
     }
 }
 
+/// Failures that are collected while an operation goes on.
 #[derive(Debug, Default)]
 pub(super) struct Causes(Vec<Cause>);
 
@@ -104,14 +108,17 @@ impl From<Cause> for Causes {
 }
 
 impl Causes {
+    /// Keeps the causes of a failure, so that the work can go on.
     pub(super) fn add<C: Into<Causes>>(&mut self, outcome: Result<(), C>) {
         self.0.extend(outcome.err().into_iter().flat_map(|causes| causes.into().0));
     }
 
+    /// Fails with the causes, if there are any.
     pub(super) fn into_result(self) -> Result<(), Causes> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
 
+    /// Returns the error of an action on a pod.
     pub(super) fn of(self, action: Action, pod: &PodId) -> SandboxError {
         SandboxError::Pod { action, pod: pod.clone(), causes: self.0 }
     }

@@ -9,12 +9,13 @@ use super::config::{Sandbox, State};
 use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, links, process};
 
-/// Why a sandbox is of no use to its pod.
+/// Why a sandbox cannot serve its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Unfinished,
     Stopping,
     Stopped,
+    /// It is from before a reboot.
     Stale,
     NoNamespace,
     NoProcess,
@@ -39,17 +40,19 @@ impl fmt::Display for Fault {
     }
 }
 
+/// A sandbox with its present state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxStatus {
     pub sandbox: Sandbox,
-    /// `None` if nothing is known against the sandbox.
+    /// The fault, or `None` if none was found.
     pub fault: Option<Fault>,
-    /// The present addresses. Empty on the node's network.
+    /// The present addresses. The list is empty on the node's network.
     pub ips: Vec<IpAddr>,
 }
 
 impl Sandboxes {
-    /// The fault that is visible without asking plugins.
+    /// Returns the fault that the record, the namespace and the process show. It looks at no link or address, and asks
+    /// no plugin.
     pub fn fault(&self, sandbox: &Sandbox) -> Option<Fault> {
         match sandbox.state {
             _ if self.is_stale(sandbox) => return Some(Fault::Stale),
@@ -67,7 +70,10 @@ impl Sandboxes {
         dead.then_some(Fault::NoProcess)
     }
 
-    /// Asks no plugins. Fails for an unknown ID, and if the namespace or the interface cannot be read.
+    /// Looks into the namespace for addresses, and on the host for links. It asks no plugin.
+    ///
+    /// # Errors
+    /// Fails for an unknown ID, and if the namespace or the interface cannot be read.
     pub async fn inspect(&self, id: &str) -> Result<SandboxStatus, SandboxError> {
         let sandbox = self.get(id)?.ok_or_else(|| SandboxError::Unknown { id: id.to_owned() })?;
         let mut fault = self.fault(&sandbox);
@@ -75,7 +81,7 @@ impl Sandboxes {
         if fault.is_none() && sandbox.netns.is_some() {
             let status = self.inner.network.status(&sandbox.network()).await;
             ips = status.map_err(|err| inspecting(&sandbox, err.into()))?;
-            // It may have more, from router advertisements.
+            // The pod may have more addresses, from router advertisements.
             if sandbox.ips.iter().any(|ip| !ips.contains(ip)) {
                 fault = Some(Fault::NoAddress);
             } else if self.lacks_link(&sandbox).await {
@@ -85,6 +91,7 @@ impl Sandboxes {
         Ok(SandboxStatus { sandbox, fault, ips })
     }
 
+    /// Returns whether a link of the sandbox is gone from the host. It returns false if the links can't be listed.
     async fn lacks_link(&self, sandbox: &Sandbox) -> bool {
         let links = self.links_of(sandbox);
         // Netlink blocks the thread.
@@ -103,6 +110,7 @@ impl Sandboxes {
     }
 }
 
+/// Returns the error of an inspection.
 fn inspecting(sandbox: &Sandbox, cause: Cause) -> SandboxError {
     Causes::from(cause).of(Action::Inspect, &sandbox.config.pod)
 }

@@ -11,7 +11,8 @@ use super::{Sandbox, Sandboxes};
 use crate::network::INTERFACE;
 
 impl Sandboxes {
-    /// Returns the links of a sandbox on the host, as far as ADD has told of them.
+    /// Returns the names of a sandbox's links on the host that the result of ADD names. The list is empty without a
+    /// readable result.
     pub(crate) fn links_of(&self, sandbox: &Sandbox) -> Vec<String> {
         let Some(network) = sandbox.network_name() else { return Vec::new() };
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };
@@ -25,7 +26,7 @@ impl Sandboxes {
         }
     }
 
-    /// The cached result of the network's ADD.
+    /// Returns the cached result of the network's ADD, or `None` without one.
     pub fn result_of(&self, sandbox: &Sandbox) -> Option<Value> {
         let network = sandbox.network_name()?;
         let key = Key { network, container_id: &sandbox.id, ifname: INTERFACE };
@@ -33,7 +34,7 @@ impl Sandboxes {
     }
 }
 
-/// `None` if the links can't be listed.
+/// Returns the names of all links on the host. It returns `None` if they can't be listed.
 pub(crate) fn present() -> Option<BTreeSet<String>> {
     let list = || Netlink::open()?.links(&Filter { master: None, kind: None });
     match list() {

@@ -6,6 +6,7 @@ use crate::manifest::Manifest;
 use super::{DnsOptions, SandboxConfig};
 
 impl SandboxConfig {
+    /// Returns the configuration of a manifest's sandbox. It reads the node's resolv.conf.
     pub fn from_manifest(manifest: &Manifest, dns: &DnsOptions) -> Self {
         let facts = &manifest.facts;
         let own = facts.dns.as_deref().cloned().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Sandboxes: a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the namespace, so a
-//! process is optional. The record ([`Sandbox`]) is written first and holds the progress. So every sandbox can be taken
-//! down after a crash, a kill or a reboot. Records are in `STATE/sandboxes`, pins in `RUN/netns`, resolv.conf files in
-//! `RUN/pods/ID`, and locks in `RUN/locks`. Records must survive a reboot, and hold the ID of their boot. Processes may
-//! share these directories, one at a time for a pod.
+//! Sandboxes. Each has a network namespace, a network, a resolv.conf and a record on disk. A bind mount pins the
+//! namespace, so a process is optional. The record ([`Sandbox`]) is written first and holds the progress. So every
+//! sandbox can be taken down after a crash, a kill or a reboot. Records are in `STATE/sandboxes`, pins in `RUN/netns`,
+//! resolv.conf files in `RUN/pods/ID`, and locks in `RUN/locks`. Records must survive a reboot, and hold the ID of
+//! their boot. Processes may share these directories, one at a time for a pod.
 
 mod checkpoint;
 mod config;
@@ -43,17 +43,19 @@ pub use error::{Action, Cause, SandboxError};
 pub use inspect::{Fault, SandboxStatus};
 pub use process::PauseCommand;
 
-/// How long to wait for other processes' work: set-up and undo may take the time limit of an operation each.
+/// How long to wait for other processes. A set-up and its undo may each take the time limit of an operation.
 const LOCK_LIMIT: Duration = Duration::from_secs(2 * super::network::OPERATION_LIMIT.as_secs());
 
+/// The options of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxOptions {
-    /// `/var/lib/cnimble` as a rule.
+    /// The directory of records, usually `/var/lib/cnimble`. It must survive a reboot.
     pub state_dir: PathBuf,
-    /// `/run/cnimble` as a rule.
+    /// The directory of namespaces, resolv.conf files and locks, usually `/run/cnimble`.
     pub run_dir: PathBuf,
+    /// The program that idles in each namespace. `None` starts none.
     pub pause: Option<PauseCommand>,
-    /// The control group of a pod is said to be `<root>/pod<UID>`. It is not made.
+    /// The parent of the pods' control groups. Plugins get `<root>/pod<UID>`, which is not created.
     pub cgroup_root: Option<String>,
 }
 
@@ -81,7 +83,7 @@ impl SandboxOptions {
     }
 }
 
-/// Cheap to clone; all clones are one.
+/// The sandboxes of one state directory. It is cheap to clone, and all clones share one state.
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
     inner: Arc<Inner>,
@@ -96,7 +98,7 @@ struct Inner {
     pods: Locks<PodId>,
 }
 
-/// One holder for a pod, in this process and among all. Dropped in this order.
+/// The lock of one pod, in this process and among all processes. The fields are dropped in this order.
 #[derive(Debug)]
 struct PodLock {
     _among_processes: FileLock,
@@ -105,7 +107,7 @@ struct PodLock {
 }
 
 impl Sandboxes {
-    /// Makes the directories if need be.
+    /// Opens the sandboxes, and makes the directories if need be.
     pub async fn open(options: SandboxOptions, network: NetworkPlugin) -> Result<Self, SandboxError> {
         for dir in [options.netns_dir(), options.pods_dir()] {
             make_dir(&dir, 0o755)?;
@@ -116,34 +118,39 @@ impl Sandboxes {
         Ok(Sandboxes { inner: Arc::new(inner) })
     }
 
+    /// Returns the layer that runs the plugins.
     pub fn network(&self) -> &NetworkPlugin {
         &self.inner.network
     }
 
+    /// Reads the records of all sandboxes. The unreadable ones are in [`Listing::problems`].
     pub fn list(&self) -> Result<Listing, SandboxError> {
         Ok(self.inner.store.list()?)
     }
 
-    /// `wanted` must stay the same: that is cheap to ask again.
+    /// Returns the pods of all `wanted` records. `wanted` must be the same in every call, because each record is read
+    /// only once.
     pub(crate) fn pods(&self, wanted: impl Fn(&Sandbox) -> bool) -> Result<Pods, SandboxError> {
         Ok(self.inner.store.pods(wanted)?)
     }
 
-    /// Returns the newest of a pod's sandboxes.
+    /// Returns the newest of a pod's sandboxes, in any state. It returns `None` if it has none. An unreadable record
+    /// counts as unfinished.
     pub fn find(&self, pod: &PodId) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.of_pod(pod)?.pop())
     }
 
-    /// The sandbox with this ID. Fails if its record can't be read.
+    /// Returns the sandbox with this complete ID, or `None` if there is none. Fails if its record can't be read.
     pub fn get(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
         Ok(self.inner.store.get(id)?)
     }
 
+    /// Returns the IDs that begin with `prefix`, without reading the records.
     pub fn ids_beginning(&self, prefix: &str) -> Result<Vec<String>, SandboxError> {
         Ok(self.inner.store.beginning(prefix)?)
     }
 
-    /// Whether it is from before a reboot: then only its record and its leases are left.
+    /// Returns whether the sandbox is from before a reboot. Then only its record and its leases are left.
     pub fn is_stale(&self, sandbox: &Sandbox) -> bool {
         sandbox.boot_id != self.inner.boot_id
     }
@@ -156,6 +163,7 @@ impl Sandboxes {
         self.inner.options.pods_dir().join(id)
     }
 
+    /// Waits for the lock of a pod. Its holder is the only one that changes the pod, in any process.
     async fn lock(&self, pod: &PodId) -> Result<PodLock, Causes> {
         let in_process = self.inner.pods.lock(pod).await;
         let dir = self.inner.options.locks_dir();
@@ -169,19 +177,23 @@ impl Sandboxes {
         Ok(PodLock { _among_processes: own, _not_everything: everything, _in_process: in_process })
     }
 
+    /// Waits until no process works on a pod, and keeps them from doing so.
     async fn lock_everything(&self) -> Result<FileLock, Cause> {
         let path = self.inner.options.locks_dir().join("everything");
         Ok(FileLock::take(&path, Kind::Alone, Wait::new("work on pods", LOCK_LIMIT)).await?)
     }
 
+    /// Writes a new record.
     async fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         self.record(sandbox, Store::put).await
     }
 
+    /// Appends a new state to a record.
     async fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         self.record(sandbox, Store::amend).await
     }
 
+    /// Writes a record on a thread that may block.
     async fn record(
         &self,
         sandbox: &Sandbox,
@@ -199,7 +211,7 @@ fn boot_id() -> Result<String, Cause> {
     boot::boot_id().map_err(Cause::file("reading", Path::new(boot::BOOT_ID)))
 }
 
-/// 64 hexadecimal digits, as container IDs have.
+/// Returns 64 random hexadecimal digits, which is the form of container IDs.
 fn random_id() -> Result<String, Cause> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 32];

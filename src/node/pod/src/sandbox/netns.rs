@@ -1,4 +1,4 @@
-//! Network namespaces without a process: pinned by a bind mount.
+//! Network namespaces without a process, which a bind mount keeps.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use nix::sched::{CloneFlags, unshare};
 use cnimble_netlink::{Error, Result};
 use cnimble_os::files::IfPresent;
 
-/// Pins a new namespace at `path` in an existing directory.
+/// Makes a namespace and mounts it to `path`, which must not exist, in an existing directory.
 pub(super) async fn create(path: PathBuf) -> Result<()> {
     let what = format!("make network namespace {}", path.display());
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    // A thread of its own, which ends: no other task may run in the namespace.
+    // It uses a thread that ends afterwards, because no other task may run in the namespace.
     let thread = std::thread::Builder::new().name("netns".to_owned()).spawn(move || {
-        // It stays unused if the waiter has gone.
+        // The waiter has gone, so the namespace stays unused.
         if let Err(Ok(())) = sender.send(pin(&path))
             && let Err(err) = remove(&path)
         {
@@ -28,6 +28,7 @@ pub(super) async fn create(path: PathBuf) -> Result<()> {
     receiver.await.unwrap_or_else(|err| Err(Error::io(what, &io::Error::other(err))))
 }
 
+/// Moves this thread into a new namespace, and mounts that to `path`.
 fn pin(path: &Path) -> Result<()> {
     let what = || format!("make network namespace {}", path.display());
     File::options().write(true).create_new(true).open(path).map_err(|err| Error::io(what(), &err))?;
@@ -41,7 +42,7 @@ fn pin(path: &Path) -> Result<()> {
     })
 }
 
-/// The namespace goes with the last process in it. A missing pin is success.
+/// Unmounts and removes `path`. The namespace ends with the last process in it. A missing path is success.
 pub(super) fn remove(path: &Path) -> Result<()> {
     let what = || format!("remove network namespace {}", path.display());
     loop {

@@ -1,4 +1,4 @@
-//! Pause processes, and plugins that a crash has left.
+//! Pause processes, and plugins that still run after a crash.
 
 use std::fs;
 use std::io;
@@ -16,19 +16,20 @@ use cnimble_netlink::NetNs;
 use super::config::PauseProcess;
 use super::error::Cause;
 
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The variable with the sandbox's ID in the environment of a pause process.
 const MARK: &str = "CNIMBLE_SANDBOX";
 
-/// The program idles in each sandbox's namespace until SIGTERM.
+/// The program that idles in each sandbox's namespace until SIGTERM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseCommand {
     pub program: PathBuf,
     pub args: Vec<String>,
 }
 
-/// The process outlives us, as a child of process 1.
+/// Starts a pause process in the namespace `netns`. It outlives this process, and is ended by [`end`].
 pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> Result<PauseProcess, Cause> {
     let program = command.program.display().to_string();
     let failed = |source| Cause::Process { program: program.clone(), source };
@@ -38,7 +39,7 @@ pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> R
         process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         process
     };
-    // A thread of the blocking pool enters the namespace. tokio reaps the process when it ends before us.
+    // A thread that may block enters the namespace. tokio reaps the child if it ends before this process.
     let spawned = tokio::task::spawn_blocking(move || {
         let netns = NetNs::open(&netns)?;
         netns.enter(|| command.spawn())
@@ -51,10 +52,12 @@ pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> R
     }
 }
 
+/// Returns whether this very process exists. A zombie does not count.
 pub(super) fn is_alive(process: PauseProcess) -> bool {
     start_time(process.pid) == Some(process.start_time)
 }
 
+/// Ends the process by SIGTERM, and by SIGKILL after [`GRACE`].
 pub(super) async fn end(process: PauseProcess) {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         if !is_alive(process) {
@@ -65,7 +68,8 @@ pub(super) async fn end(process: PauseProcess) {
     }
 }
 
-/// Ends plugins that a crash has left at work: they would set up what is being torn down.
+/// Ends plugins and pause processes of a sandbox that still run after a crash. They would set up what is being torn
+/// down.
 pub(super) async fn end_orphans(id: &str) {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let left = orphans(id);
@@ -82,7 +86,7 @@ pub(super) async fn end_orphans(id: &str) {
     }
 }
 
-/// The sandbox's ID is random, and in the processes' environment.
+/// Returns the processes with the sandbox's ID in their environment. The ID is random, so no others have it.
 fn orphans(id: &str) -> Vec<PauseProcess> {
     let marks = [format!("CNI_CONTAINERID={id}"), format!("{MARK}={id}")];
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
@@ -98,6 +102,7 @@ fn orphans(id: &str) -> Vec<PauseProcess> {
         .collect()
 }
 
+/// Waits until `done`, for at most [`GRACE`].
 async fn gone(mut done: impl FnMut() -> bool) {
     let mut waited = Duration::ZERO;
     let mut pause = Duration::from_millis(1);
@@ -120,6 +125,7 @@ fn start_time(pid: u32) -> Option<u64> {
     started(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// Reads the start time from the content of /proc/PID/stat. It returns `None` for a zombie.
 pub(super) fn started(stat: &[u8]) -> Option<u64> {
     let stat = String::from_utf8_lossy(stat);
     // The second field is the name in parentheses, with any bytes.

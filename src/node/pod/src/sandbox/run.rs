@@ -1,5 +1,5 @@
-//! Makes a sandbox. After a failure [`Left`] decides what `stop` takes away, up to namespace and record. The network
-//! plugin layer undoes its own part ([`NetworkPlugin::set_up`](crate::network::NetworkPlugin::set_up)).
+//! Makes a sandbox. After a failure [`Left`] decides what is removed, up to namespace and record. The network plugin
+//! layer undoes its own part ([`NetworkPlugin::set_up`](crate::network::NetworkPlugin::set_up)).
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -12,18 +12,19 @@ use super::config::{Sandbox, SandboxConfig, State};
 use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, dns, netns, process, random_id};
 
+/// What a failed set-up has left.
 enum Left {
     Network,
     NoNetwork,
-    /// The plugins could not undo it. The record stays, and the next call tries again.
+    /// The plugins could not undo their part. The record stays, and the next call tries again.
     Unknown,
 }
 
 impl Sandboxes {
-    /// Returns a sound sandbox that [serves](SandboxConfig::serves) the pod as it is. Takes down unfinished sandboxes
-    /// and those of an earlier boot first. A failure is undone. The record keeps a failure of the undo, and the next
-    /// call for this pod repeats it.
-    /// **Cancellation.** After dropping the future call [`Sandboxes::down`], or this again.
+    /// Returns the newest sandbox without a fault that [serves](SandboxConfig::serves) the pod as it is, or makes one.
+    /// All other sandboxes of the pod are taken down first. A failure is undone. If the undo fails, the record stays,
+    /// and the next call for this pod repeats it. **Cancellation.** After dropping the future call [`Sandboxes::down`],
+    /// or this again.
     pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {
         let failed = |causes: Causes| causes.of(Action::Run, &config.pod);
         let _lock = self.lock(&config.pod).await.map_err(failed)?;
@@ -45,7 +46,7 @@ impl Sandboxes {
         self.make_new(config, attempt, pin!(pending())).await
     }
 
-    /// `cancelled` ends it. A failure is undone.
+    /// Makes a sandbox. A failure is undone. So is a set-up that `cancelled` ends.
     pub(super) async fn make_new(
         &self,
         config: &SandboxConfig,
@@ -63,7 +64,7 @@ impl Sandboxes {
                 }
             }
             Err(Cause::Cancelled) => {
-                // The invoker is undoing it, so its plugins are no orphans. The stop waits for them.
+                // The invoker undoes it already, so its plugins are no orphans. The stop waits for them.
                 sandbox.state = State::Ready;
                 (Cause::Cancelled, Left::Network)
             }
@@ -79,6 +80,7 @@ impl Sandboxes {
         Err(causes)
     }
 
+    /// Returns the record of a new sandbox. Fails if the network is not ready.
     fn begin(&self, config: &SandboxConfig, attempt: u32) -> Result<Sandbox, Cause> {
         let id = random_id()?;
         let options = &self.inner.options;
@@ -107,6 +109,7 @@ impl Sandboxes {
         })
     }
 
+    /// Makes what the record describes, and adds process and addresses to it.
     async fn make(
         &self,
         sandbox: &mut Sandbox,

@@ -1,4 +1,4 @@
-//! Finishes what a crash has interrupted.
+//! Completes operations that a crash has interrupted.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::error::{Action, Causes, SandboxError};
 
 impl Sandboxes {
     /// Removes sandboxes with a set-up that a crash interrupted, and finishes interrupted stops, for `parallel` pods at
-    /// once. Waits for concurrent operations. The next call for a sandbox tries failures again.
+    /// once. Waits for concurrent operations. Goes on past failures, which the next call for the sandbox tries again.
     pub async fn settle(&self, parallel: usize) -> Result<(), SandboxError> {
         let listing = self.list()?;
         let unsettled = listing.sandboxes.into_iter().filter(is_unsettled);
@@ -41,6 +41,7 @@ impl Sandboxes {
     }
 }
 
+/// Returns whether an operation on the sandbox was interrupted, or is running.
 fn is_unsettled(sandbox: &Sandbox) -> bool {
     matches!(sandbox.state, State::SettingUp | State::Stopping)
 }

@@ -10,8 +10,11 @@ use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, netns, process};
 
 impl Sandboxes {
-    /// The record stays. A stop can be repeated, also without the namespace. Returns all failures, for the next call.
-    /// Until the network is down the namespace stays: plugins may need it.
+    /// Stops a sandbox, whose record stays. It can be repeated, also without the namespace. The namespace stays until
+    /// the network is down, because plugins may need it.
+    ///
+    /// # Errors
+    /// Fails for an unknown ID, and with all failures. The caller then calls it again.
     pub async fn stop(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Err(SandboxError::Unknown { id: id.to_owned() });
@@ -19,13 +22,14 @@ impl Sandboxes {
         let pod = &known.config.pod;
         let failed = |causes: Causes| causes.of(Action::Stop, pod);
         let _lock = self.lock(pod).await.map_err(failed)?;
-        // It may have changed during the wait.
+        // The sandbox may have changed during the wait for the lock.
         let Some(mut sandbox) = self.get(id)? else {
             return Ok(());
         };
         self.stop_on_record(&mut sandbox).await.map_err(failed)
     }
 
+    /// Stops a sandbox and records that. The caller holds the lock.
     pub(super) async fn stop_on_record(&self, sandbox: &mut Sandbox) -> Result<(), Causes> {
         if sandbox.state == State::Stopped {
             return Ok(());
@@ -36,7 +40,7 @@ impl Sandboxes {
         Ok(self.amend(sandbox).await?)
     }
 
-    /// A missing sandbox is success. After a failure the record stays.
+    /// Stops a sandbox and removes its record. A missing one is success. After a failure the record stays.
     pub async fn remove(&self, id: &str) -> Result<(), SandboxError> {
         let Some(known) = self.get(id)? else {
             return Ok(());
@@ -50,7 +54,8 @@ impl Sandboxes {
         }
     }
 
-    /// Includes unreadable records. Returns whether there were any sandboxes.
+    /// Stops and removes all sandboxes of a pod, also those with unreadable records. Returns false if there were none.
+    /// Goes on past failures, and returns all.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
         let failed = |causes: Causes| causes.of(Action::Remove, pod);
         let _lock = self.lock(pod).await.map_err(failed)?;
@@ -67,13 +72,13 @@ impl Sandboxes {
     /// processes. Goes on past failures.
     pub async fn gc(&self) -> Result<(), SandboxError> {
         let mut causes = Causes::default();
-        // One by one: other pods needn't wait for slow plugins.
+        // They are removed one by one under their own locks, so that other pods don't wait for slow plugins.
         for sandbox in self.list()?.sandboxes.iter().filter(|sandbox| self.is_stale(sandbox)) {
             causes.add(self.remove(&sandbox.id).await);
         }
         let _alone = self.lock_everything().await?;
         let listing = self.list()?;
-        // A pod with an unreadable record may be alive.
+        // A pod with an unreadable record may live.
         let unreadable = listing.problems.into_iter().map(|(id, _)| id);
         let valid: Vec<String> =
             unreadable.chain(listing.sandboxes.into_iter().map(|sandbox| sandbox.id)).collect();
@@ -91,13 +96,14 @@ impl Sandboxes {
         Ok(causes.into_result()?)
     }
 
-    /// The network goes first: its plugins may need the namespace.
+    /// Stops a sandbox under its lock. The network comes first, because its plugins may need the namespace.
     async fn stop_locked(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         if sandbox.state == State::Stopped {
             return Ok(());
         }
         if sandbox.state == State::Ready {
-            // After a crash the network may be incomplete. A full disk keeps no sandbox from being stopped.
+            // A crash from here on must not leave a ready record. A full disk must not keep a sandbox from being
+            // stopped.
             let stopping = Sandbox { state: State::Stopping, ..sandbox.clone() };
             if let Err(cause) = self.amend(&stopping).await {
                 log::warn!("sandbox {}: that it is being stopped is not on record: {cause}", sandbox.id);
@@ -113,19 +119,22 @@ impl Sandboxes {
         self.release(sandbox).await
     }
 
+    /// Stops a sandbox and removes its record. The caller holds the lock.
     pub(super) async fn remove_locked(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         self.stop_locked(sandbox).await?;
         Ok(self.inner.store.remove(sandbox)?)
     }
 
+    /// Removes a sandbox without a network, with its record.
     pub(super) async fn discard(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         self.release(sandbox).await?;
         Ok(self.inner.store.remove(sandbox)?)
     }
 
+    /// Removes everything but the network and the record. Goes on past failures.
     async fn release(&self, sandbox: &Sandbox) -> Result<(), Causes> {
         let mut causes = Causes::default();
-        // Each boot reuses process IDs.
+        // Process IDs of an earlier boot name other processes now.
         if let Some(process) = sandbox.process.filter(|_| !self.is_stale(sandbox)) {
             process::end(process).await;
         }
@@ -137,7 +146,7 @@ impl Sandboxes {
     }
 }
 
-/// Entries of these directories without a valid ID.
+/// Returns the entries of these directories whose names are no valid ID.
 fn lost(dirs: &[PathBuf], valid: &[String]) -> Result<Vec<PathBuf>, Cause> {
     let mut lost = Vec::new();
     for dir in dirs {

@@ -17,32 +17,35 @@ use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::Manifest;
 
-/// The limits of a server's pods and their kept bytes.
+/// The limits of a server's pods, and of their kept bytes.
 const PODS: usize = 20_000;
 const KEPT: usize = 64 << 20;
-/// A server with so many unusable pods is not a Kubernetes API server.
+/// The limit of unusable pods. A server with more is no Kubernetes API server.
 const BAD: usize = 1000;
-/// The length of a watch is client-go's.
+/// How long one watch lasts, within client-go's limits.
 const WATCH: Duration = Duration::from_secs(300);
 
+/// An API server as a source of pods.
 #[derive(Debug, Clone)]
 pub struct ApiSource {
-    /// Read again for each list and watch, with the files that it names.
+    /// The server. Its kubeconfig and the files that it names are read again for each list and watch.
     pub server: Server,
-    /// Pods with this `spec.nodeName` are wanted.
+    /// The node's name. Pods with this `spec.nodeName` are wanted.
     pub node: String,
+    /// The pause after the first failure. It doubles with each further one.
     pub backoff: Duration,
+    /// The longest pause.
     pub max_backoff: Duration,
     /// Whether plugins need all annotations, not only bandwidth limits and a pod's manager. After a change
     /// [`PodConfig::reread`](super::PodConfig::reread) loads the rest.
     pub annotations: Arc<AtomicBool>,
-    /// Only pods with [`MANAGED_ANNOTATION`](crate::manifest::MANAGED_ANNOTATION) are taken, beside a kubelet. After a
-    /// change [`PodConfig::reread`](super::PodConfig::reread) applies it to known pods.
+    /// Whether only pods with [`MANAGED_ANNOTATION`](crate::manifest::MANAGED_ANNOTATION) are taken, beside a kubelet.
+    /// After a change [`PodConfig::reread`](super::PodConfig::reread) applies it to known pods.
     pub only_managed: Arc<AtomicBool>,
 }
 
 impl ApiSource {
-    /// The times are client-go's.
+    /// Returns a source with client-go's pauses.
     pub fn new(kubeconfig: impl Into<PathBuf>, node: impl Into<String>) -> Self {
         ApiSource {
             server: Server::kubeconfig(kubeconfig),
@@ -55,6 +58,7 @@ impl ApiSource {
     }
 }
 
+/// Reads the pods of an API server.
 pub(super) struct Reader {
     connection: Connection,
     pods: Collection,
@@ -63,6 +67,10 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// Prepares the reading, and sends nothing yet.
+    ///
+    /// # Errors
+    /// Fails without a node's name, and if the access to the server is not usable.
     pub(super) fn new(source: ApiSource) -> Result<Reader, StartError> {
         if source.node.is_empty() {
             return Err(StartError::NoNode);
@@ -76,6 +84,7 @@ impl Reader {
         Ok(Reader { connection, pods, listed, source })
     }
 
+    /// Reads pods forever, and reports them.
     pub(super) async fn read(mut self, mut reporter: Reporter) {
         let mut pace = Pace::new(self.source.backoff, self.source.max_backoff);
         let mut version: Option<String> = None;
@@ -111,8 +120,9 @@ impl Reader {
         }
     }
 
+    /// Lists the pods if no `version` is known, and otherwise watches from it. Returns how that ended.
     async fn step(&mut self, version: &mut Option<String>, reporter: &Reporter) -> Result<End, SourceError> {
-        // Tokens and certificates may have been replaced.
+        // Tokens and certificates may have been replaced, so they are read again.
         self.connection.renew().await?;
         match version.clone() {
             None => {
@@ -123,7 +133,8 @@ impl Reader {
         }
     }
 
-    /// Returns the version of the list, unless the server has forgotten it.
+    /// Lists the pods and reports them. Returns the version to watch from, or `None` if the server has forgotten the
+    /// list.
     async fn list(&mut self, reporter: &Reporter) -> Result<Option<String>, SourceError> {
         let mut pods = Pods::default();
         let server = self.connection.server().to_owned();
@@ -161,7 +172,7 @@ impl Reader {
     ) -> Result<End, SourceError> {
         let watch = self.pods.watch(&self.connection, from, WATCH).await?;
         let Some(mut lines) = watch else { return Ok(End::Gone) };
-        // Earlier problems are over.
+        // The server answers again, so earlier problems of the source are over.
         reporter.complain(self.listed.complaints());
         while let Some(line) = lines.next().await? {
             match self.listed.event(&line, version)? {
@@ -180,7 +191,7 @@ impl Reader {
         Ok(End::Over)
     }
 
-    /// Passes on a pod's change, within the limits.
+    /// Reports a pod's change. A pod that exceeds the limits becomes a complaint instead.
     async fn change(&mut self, change: Change, reporter: &Reporter) {
         if let Change::Put(pod) = &change {
             let limit = match reporter.room(&pod.id) {
@@ -205,7 +216,7 @@ impl Reader {
 struct Pods {
     pods: Vec<Arc<Manifest>>,
     weight: usize,
-    /// Includes unusable pods.
+    /// The number of pods in the list, with unusable ones.
     seen: usize,
 }
 

@@ -10,25 +10,26 @@ use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin, Parsed};
 use crate::watch::DirWatch;
 
 /// A watched directory of manifests, or one file. Leaves out files that begin with a dot, and subdirectories. A missing
-/// directory has no pods and is reported. An unreadable directory keeps its pods.
+/// directory has no pods, and is reported. If the directory becomes unreadable, its pods stay.
 #[derive(Debug, Clone)]
 pub struct Directory {
     pub path: PathBuf,
     pub defaults: Defaults,
-    /// The directory is also watched. 20 s under the kubelet.
+    /// How often the directory is read, although it is watched, too. The kubelet's default is 20 s.
     pub period: Duration,
 }
 
 impl Directory {
-    /// A directory, without the node's name, read every 20 s besides being watched.
+    /// Returns a directory that is read every 20 s, without the node's name.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Directory { path: path.into(), defaults: Defaults::default(), period: Duration::from_secs(20) }
     }
 }
 
+/// Reads the directory forever, and reports its pods.
 pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
     let path = directory.path.clone();
-    // Most editors replace a file, which only its directory tells.
+    // Most editors replace a file. Only a watch of its directory reports that.
     let parent = path.parent().filter(|_| !path.is_dir()).map(std::path::Path::to_owned);
     let mut watch = DirWatch::new([path].into_iter().chain(parent), directory.period);
     let mut scan = Scan { directory, files: BTreeMap::new() };
@@ -37,7 +38,7 @@ pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
             let found = scan.pass();
             (scan, found)
         });
-        // Fails only at the runtime's end.
+        // This fails only at the end of the tokio runtime.
         let Ok((back, found)) = done.await else { return };
         scan = back;
         match found {
@@ -57,6 +58,7 @@ pub(super) async fn read(directory: Directory, mut reporter: Reporter) {
     }
 }
 
+/// The files as they were read last.
 struct Scan {
     directory: Directory,
     files: BTreeMap<PathBuf, File>,
@@ -64,7 +66,7 @@ struct Scan {
 
 #[derive(Default)]
 struct File {
-    /// Device, inode, size and times of the version that was read.
+    /// Device, inode, size and times of the version that was read. It is `None` if it must be read again.
     stamp: Option<[i64; 7]>,
     pods: Vec<Arc<Manifest>>,
     complaints: Vec<Condition>,
@@ -75,7 +77,7 @@ impl Scan {
         self.files.values().flat_map(|file| file.pods.iter().cloned()).collect()
     }
 
-    /// Reads changed files; returns all complaints.
+    /// Reads changed files. Returns the complaints of all files.
     fn pass(&mut self) -> Result<Vec<Condition>, SourceError> {
         let path = &self.directory.path;
         let paths = match list(path) {
@@ -100,7 +102,7 @@ impl Scan {
 }
 
 impl File {
-    /// Returns false for a missing file.
+    /// Reads the file if it has changed. Returns false for a missing file.
     fn refresh(&mut self, path: &Path, defaults: &Defaults) -> bool {
         let origin = Origin::File(path.to_owned());
         match self.load(path) {
@@ -125,10 +127,10 @@ impl File {
         true
     }
 
-    /// `None` if the file is unchanged.
+    /// Returns the content, or `None` if the file is unchanged.
     fn load(&mut self, path: &Path) -> Result<Option<Vec<u8>>, SourceError> {
         let read = |source| SourceError::Read { path: path.to_owned(), source };
-        // Opening a pipe would block.
+        // To open a pipe would block, so the kind is checked before.
         let meta = std::fs::metadata(path).map_err(read)?;
         if !meta.is_file() {
             return Err(SourceError::NotAFile(path.to_owned()));
@@ -138,10 +140,10 @@ impl File {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        // One more byte than allowed.
+        // One byte more than allowed shows that the file is too large.
         let limit = MAX_SIZE as u64 + 1;
         std::fs::File::open(path).map_err(read)?.take(limit).read_to_end(&mut bytes).map_err(read)?;
-        // A second change may have the same time as the first.
+        // Soon after a change, a second one may have the same time. So a young file is read again.
         let settled = meta.modified().ok().and_then(|time| time.elapsed().ok());
         self.stamp = settled.filter(|age| *age > Duration::from_secs(1)).map(|_| stamp);
         Ok(Some(bytes))
@@ -160,6 +162,7 @@ fn stamp(meta: &std::fs::Metadata) -> [i64; 7] {
     ]
 }
 
+/// Returns the files of a directory, sorted, or the file itself.
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     if std::fs::metadata(dir)?.is_file() {
         return Ok(vec![dir.to_owned()]);
@@ -175,7 +178,8 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// If the text has an error, earlier pods that are missing now stay: any may be the wrong one.
+/// Returns the pods to use after a text was read. If it has an error, earlier pods that it lacks stay, because any of
+/// them may be the invalid one.
 pub(super) fn keep_last_good(before: Vec<Arc<Manifest>>, parsed: Parsed) -> Vec<Arc<Manifest>> {
     let Parsed { pods, errors } = parsed;
     let mut pods: Vec<_> = pods.into_iter().map(Arc::new).collect();

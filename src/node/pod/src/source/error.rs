@@ -6,7 +6,7 @@ use cnimble_api::HttpError;
 use crate::PodId;
 use crate::manifest::{ManifestError, Origin};
 
-/// Why a source, or a pod of it, can't be had now. Another try follows.
+/// Why a source, or a pod of it, can't be used now. The source tries again.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(transparent)]

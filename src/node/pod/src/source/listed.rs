@@ -1,4 +1,5 @@
-//! Pods of an API server, from a list and the events of a watch: which are to run, and the errors of the others.
+//! Decides which pods of an API server are wanted, from a list and the events of a watch. Keeps the errors of unusable
+//! pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,26 +13,30 @@ use super::{Condition, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
 
-/// The kubelet shows a static pod by a mirror pod, which is not to be run.
+/// The annotation of mirror pods, by which a kubelet shows static pods. They are not wanted.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Further bad pods are reported without the reason.
+/// How many unusable pods are reported with a reason. Further ones are only counted.
 const DETAILED: usize = 100;
+/// The longest valid name in bytes.
 const NAME: usize = 253;
 
+/// What is known of a server's pods.
 pub(super) struct Listed {
     server: String,
     node: String,
     pub(super) origin: Arc<Origin>,
     annotations: Arc<AtomicBool>,
     only_managed: Arc<AtomicBool>,
-    /// Most pods share these annotations.
+    /// The annotations that most pods have, shared by them.
     usual: Arc<BTreeMap<String, String>>,
-    /// Further unusable pods have no reason.
+    /// The unusable pods, the first ones with the reason.
     bad: BTreeMap<PodId, Option<Condition>>,
+    /// Whether the complaints have changed since [`Listed::news`].
     news: bool,
 }
 
+/// The meaning of a watch's event.
 #[derive(Debug)]
 pub(super) enum Event {
     Nothing,
@@ -52,6 +57,7 @@ impl Listed {
         Listed { server, node, origin, annotations, only_managed, usual, bad: BTreeMap::new(), news: false }
     }
 
+    /// Returns the errors of all unusable pods.
     pub(super) fn complaints(&self) -> Vec<Condition> {
         let mut all: Vec<Condition> = self.bad.values().flatten().cloned().collect();
         let more = self.bad.len().saturating_sub(all.len());
@@ -62,31 +68,34 @@ impl Listed {
         all
     }
 
-    /// `None` if they are the same as before.
+    /// Returns the complaints if they have changed since the last call, otherwise `None`.
     pub(super) fn news(&mut self) -> Option<Vec<Condition>> {
         std::mem::take(&mut self.news).then(|| self.complaints())
     }
 
-    /// The wishes of unusable pods aren't known.
+    /// Returns the unusable pods. Their earlier state must stay, because what they want is unknown.
     pub(super) fn bad(&self) -> BTreeSet<PodId> {
         self.bad.keys().cloned().collect()
     }
 
+    /// Returns the number of unusable pods.
     pub(super) fn bad_pods(&self) -> usize {
         self.bad.len()
     }
 
+    /// Returns the error of an unusable answer.
     pub(super) fn answer(&self, reason: impl AsRef<str>) -> SourceError {
         let url = format!("{}/api/v1/pods", self.server);
         SourceError::Api(cnimble_api::Error::Answer { url, reason: tame(reason.as_ref()) })
     }
 
+    /// Forgets the unusable pods at the begin of a list.
     pub(super) fn begin(&mut self) {
         self.news |= !self.bad.is_empty();
         self.bad.clear();
     }
 
-    /// Returns a pod to run.
+    /// Reads an item of a list. Returns the pod if it is wanted, and `None` if it is unwanted or unusable.
     pub(super) fn item(&mut self, text: &[u8]) -> Result<Option<Arc<Manifest>>, SourceError> {
         match self.judge(text)? {
             Some(Change::Put(pod)) => Ok(Some(pod)),
@@ -94,7 +103,7 @@ impl Listed {
         }
     }
 
-    /// `version` follows the events.
+    /// Reads a line of a watch, and updates `version`.
     pub(super) fn event(&mut self, line: &[u8], version: &mut Option<String>) -> Result<Event, SourceError> {
         Ok(match notice(&self.server, line, version)? {
             Notice::Nothing => Event::Nothing,
@@ -110,13 +119,14 @@ impl Listed {
         })
     }
 
+    /// Records that a pod is usable or gone, which ends a complaint about it.
     fn good(&mut self, id: &PodId) {
         self.news |= self.bad.remove(id).is_some();
     }
 
-    /// The pod's earlier state stays.
+    /// Records that a pod is unusable. Its earlier state stays.
     pub(super) fn spoilt(&mut self, id: PodId, err: SourceError) {
-        // Names of that length are invalid, and would take memory.
+        // Such long names are invalid, and would take memory.
         let id = if id.namespace.len().max(id.name.len()) > NAME { PodId::new("", "") } else { id };
         let detailed =
             self.bad.values().flatten().count() < DETAILED || self.bad.get(&id).is_some_and(Option::is_some);
@@ -130,7 +140,7 @@ impl Listed {
         self.news |= before.is_none_or(|before| before.as_ref().map(text) != complaint.as_ref().map(text));
     }
 
-    /// `None` for an unusable pod.
+    /// Decides about a pod from its JSON. Returns `None` for an unusable one. Fails if the text is no JSON at all.
     fn judge(&mut self, text: &[u8]) -> Result<Option<Change>, SourceError> {
         let object = match serde_json::from_slice::<Object>(text) {
             Ok(object) => object,
@@ -150,12 +160,13 @@ impl Listed {
         Ok(self.take(object))
     }
 
+    /// Decides about a parsed pod. An unwanted or ended one is a [`Change::Drop`].
     fn take(&mut self, mut object: Object) -> Option<Change> {
         let Some(id) = object.id() else {
             self.spoilt(PodId::new("", ""), self.answer("a pod without a name"));
             return None;
         };
-        // An older server may ignore the selector.
+        // The node is compared again, because an older server may ignore the selector.
         let managed = object.annotation(MANAGED_ANNOTATION) == Some("true");
         let anothers = !managed && self.only_managed.load(Ordering::Relaxed);
         if anothers || object.annotation(MIRROR).is_some() || object.node() != Some(&self.node) {
@@ -185,6 +196,7 @@ impl Listed {
     }
 }
 
+/// Reads only the names of an object. An unreadable one has none.
 fn named(text: &str) -> Named<'_> {
     serde_json::from_str(text).unwrap_or_default()
 }

@@ -12,61 +12,74 @@ use crate::manifest::{Manifest, Origin};
 /// The kubelet's annotation for the source of a pod.
 pub const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 
+/// A wanted pod that cannot run, because another one has its name or UID.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Loser {
     pub(super) source: SourceKind,
     pub(super) pod: PodId,
     pub(super) origin: Arc<Origin>,
-    /// `None` for a disputed name.
+    /// The UID that both have. It is `None` if they have the same name.
     pub(super) uid: Option<String>,
     pub(super) winner: Arc<Origin>,
 }
 
 type Wanted = (SourceKind, Arc<Manifest>);
 
+/// All wanted pods of one name.
 #[derive(Debug, Default)]
 struct Slot {
     /// The candidates in the order of sources, then in a source's order.
     candidates: Vec<Wanted>,
+    /// The pod that runs.
     chosen: Option<Wanted>,
     losers: Vec<Loser>,
-    /// The winner of the name waits for this UID.
+    /// The UID for which the winner of the name waits, because a pod of another name has it.
     waits: Option<String>,
 }
 
+/// The pods of all sources.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
+    /// The sources that have been read.
     seen: BTreeSet<SourceKind>,
     slots: BTreeMap<PodId, Slot>,
+    /// The names of the chosen pods by UID.
     uids: BTreeMap<String, PodId>,
+    /// The names whose winners wait for a UID.
     waiting: BTreeMap<String, BTreeSet<PodId>>,
+    /// Roughly the bytes of all candidates.
     weight: usize,
 }
 
+/// The effect of a change.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Removals come first: a new pod may have the same name.
+    /// The updates for the listener. Removals come first, because a new pod may have the same name.
     pub(super) updates: Vec<PodUpdate>,
     pub(super) losers_changed: bool,
 }
 
+/// A change of one pod of a source.
 #[derive(Debug)]
 pub(super) enum Change {
     Put(Arc<Manifest>),
     Drop(PodId),
 }
 
+/// Returns whether both are the same pod of the same source.
 fn same_pod(a: &Wanted, b: &Wanted) -> bool {
     a.0 == b.0 && a.1.uid == b.1.uid
 }
 
 impl Slot {
+    /// Removes a source's candidates. Returns their weight.
     fn forget(&mut self, source: SourceKind) -> usize {
         let gone = self.candidates.extract_if(.., |(of, _)| *of == source);
         gone.map(|(_, pod)| pod.weight()).sum()
     }
 
-    /// The present pod of the name wins, else the first by source and order.
+    /// Returns the pod that has the name: the chosen one, a new one of the same origin, or else the first by source and
+    /// order.
     fn winner(&self) -> Option<&Wanted> {
         let find = |fits: &dyn Fn(&Wanted, &Wanted) -> bool| {
             self.candidates.iter().find(|one| self.chosen.as_ref().is_some_and(|has| fits(has, one)))
@@ -78,15 +91,17 @@ impl Slot {
 }
 
 impl Storage {
+    /// Returns whether the source has been read.
     pub(super) fn seen(&self, source: SourceKind) -> bool {
         self.seen.contains(&source)
     }
 
+    /// Returns the pods that run.
     pub(super) fn pods(&self) -> Vec<Arc<Manifest>> {
         self.slots.values().filter_map(|slot| Some(Arc::clone(&slot.chosen.as_ref()?.1))).collect()
     }
 
-    /// The number of other names, and the bytes of other pods.
+    /// Returns the number of other names, and the bytes of all pods except this source's pod of the name.
     pub(super) fn besides(&self, source: SourceKind, id: &PodId) -> (usize, usize) {
         let own = self.slots.get(id).into_iter().flat_map(|slot| &slot.candidates);
         let own = own.filter(|(of, _)| *of == source);
@@ -94,11 +109,13 @@ impl Storage {
         (self.slots.len() - usize::from(self.slots.contains_key(id)), self.weight - weight)
     }
 
+    /// Returns the pods that cannot run.
     pub(super) fn losers(&self) -> impl Iterator<Item = &Loser> {
         self.slots.values().flat_map(|slot| &slot.losers)
     }
 
-    /// Keeps names in `keep`, which the source can't tell about.
+    /// Replaces all pods of a source. The names in `keep` stay as they are, because their part of the source can't be
+    /// read.
     pub(super) fn set(
         &mut self,
         source: SourceKind,
@@ -122,13 +139,13 @@ impl Storage {
         }
         let mut outcome = self.settle(touched);
         if first && !outcome.updates.iter().any(|update| update.source == source && update.op != Op::Remove) {
-            // Tells the listener that this source has been read.
+            // An empty update tells the listener that this source has been read.
             outcome.updates.push(PodUpdate { op: Op::Add, source, pods: Vec::new() });
         }
         outcome
     }
 
-    /// The source has at most one pod of the name.
+    /// Changes one pod of a source, which has at most one pod of each name.
     pub(super) fn change(&mut self, source: SourceKind, change: Change) -> Outcome {
         let id = match &change {
             Change::Put(pod) => pod.id.clone(),
@@ -145,6 +162,7 @@ impl Storage {
         self.settle(BTreeSet::from([id]))
     }
 
+    /// Adds a candidate behind those of the same source.
     fn add(&mut self, source: SourceKind, mut pod: Arc<Manifest>) {
         if pod.facts.annotations.get(SOURCE_ANNOTATION).is_none_or(|of| *of != source.to_string()) {
             Arc::make_mut(&mut pod).annotate(SOURCE_ANNOTATION, &source.to_string());
@@ -155,7 +173,7 @@ impl Storage {
         candidates.insert(behind, (source, pod));
     }
 
-    /// Also decides again about pods that waited for a free UID.
+    /// Decides again about these names, and about pods that waited for a UID which becomes free. Returns the updates.
     fn settle(&mut self, touched: BTreeSet<PodId>) -> Outcome {
         let mut before: BTreeMap<PodId, Option<Wanted>> = BTreeMap::new();
         let mut outcome = Outcome::default();
@@ -186,7 +204,7 @@ impl Storage {
                 before.entry(id.clone()).or_insert(chosen);
                 claims.push((id, winner));
             }
-            // Again the present holder stays.
+            // Of two pods with one UID the present holder stays, too.
             claims.sort_by_key(|(id, winner)| {
                 winner.as_ref().is_none_or(|(_, pod)| self.uids.get(&pod.uid) != Some(id))
             });
@@ -200,7 +218,7 @@ impl Storage {
         outcome
     }
 
-    /// Returns whether the losers have changed. The winner needs a free UID.
+    /// Makes the winner the chosen pod of its name if its UID is free. Returns whether the losers have changed.
     fn claim(&mut self, id: &PodId, winner: Option<Wanted>) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         let Some((source, pod)) = winner else {
@@ -238,6 +256,7 @@ impl Storage {
         changed
     }
 
+    /// Compares the chosen pods with those before.
     fn updates(&self, before: &BTreeMap<PodId, Option<Wanted>>) -> Vec<PodUpdate> {
         let mut changes: BTreeMap<(Op, SourceKind), Vec<Arc<Manifest>>> = BTreeMap::new();
         let mut change = |op: Op, (source, pod): &Wanted| {

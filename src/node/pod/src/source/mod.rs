@@ -1,4 +1,4 @@
-//! Where pods come from: a directory of manifests, a URL, an API server. [`PodConfig`] merges all, as the kubelet's
+//! The sources of pods: a directory of manifests, a URL and an API server. [`PodConfig`] merges all, as the kubelet's
 //! type of that name does, and reports differences ([`PodUpdate`]). Errors become [`Condition`]s and never affect other
 //! pods:
 //! - A bad manifest keeps the pods of its last good version, until it is mended or removed. So does a URL that answers
@@ -39,7 +39,7 @@ use crate::PodId;
 use crate::manifest::{Manifest, Origin};
 use report::{Reporter, Shared};
 
-/// There can be one source of each kind.
+/// The kinds of sources. There can be one source of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceKind {
@@ -49,7 +49,7 @@ pub enum SourceKind {
 }
 
 impl fmt::Display for SourceKind {
-    /// The kubelet's words: `file`, `http`, `api`.
+    /// Writes the kubelet's words: `file`, `http`, `api`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
@@ -61,7 +61,7 @@ pub enum Op {
     /// The pods are gone, or have ended for good.
     Remove,
     Add,
-    /// Pods that are known want something else of the network.
+    /// Known pods want something else of the network.
     Update,
     /// The pods have a deletionTimestamp now.
     Delete,
@@ -72,10 +72,11 @@ pub enum Op {
 pub struct PodUpdate {
     pub op: Op,
     pub source: SourceKind,
-    /// Empty if the source has been read for the first time, and has no pods.
+    /// The list is empty if the source has been read for the first time, and has no pods.
     pub pods: Vec<Arc<Manifest>>,
 }
 
+/// A present error of a source, or of one of its pods.
 #[derive(Debug, Clone)]
 pub struct Condition {
     pub source: SourceKind,
@@ -83,11 +84,13 @@ pub struct Condition {
     pub origin: Origin,
     pub pod: Option<PodId>,
     pub error: Arc<SourceError>,
-    /// Whether the source as a whole can't be read now.
+    /// Whether the source as a whole can't be read now, and not only one pod.
     pub whole: bool,
+    /// The time at which the error began.
     pub since: SystemTime,
 }
 
+/// The sources to read.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     pub directory: Option<Directory>,
@@ -95,7 +98,7 @@ pub struct Sources {
     pub api: Option<ApiSource>,
 }
 
-/// Reading stops on drop.
+/// Reads the sources in tasks, which stop on drop.
 #[derive(Debug)]
 pub struct PodConfig {
     shared: Arc<Shared>,
@@ -105,8 +108,8 @@ pub struct PodConfig {
 }
 
 impl PodConfig {
-    /// Needs a tokio runtime with I/O and time. Sources wait for the receiver. Fails for options that can never work,
-    /// such as an invalid URL or kubeconfig. A passing error is a [`Condition`].
+    /// Starts reading. Sources wait for the receiver of updates. Needs a tokio runtime with I/O and time. Fails for
+    /// options that can never work, such as an invalid URL or kubeconfig. An error that may pass is a [`Condition`].
     pub fn start(sources: Sources) -> Result<(PodConfig, mpsc::Receiver<PodUpdate>), StartError> {
         let url = sources.url.map(url::Reader::new).transpose()?;
         let api = sources.api.map(api::Reader::new).transpose()?;
@@ -131,13 +134,14 @@ impl PodConfig {
         Ok((PodConfig { shared, kinds, reread, _tasks: tasks }, receiver))
     }
 
-    /// Whether all sources have been read. `seen` has the sources of the listener's updates.
+    /// Returns whether all sources have been read, and the listener has taken their updates. `seen` has the sources of
+    /// the updates that it has taken. Before that nothing may be cleaned up.
     pub fn seen_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
         let state = self.shared.state();
         self.kinds.iter().all(|kind| seen.contains(kind) && state.storage.seen(*kind))
     }
 
-    /// Whether each source has been read, as by [`PodConfig::seen_all_sources`], or could not be read.
+    /// Returns whether each source has been read, as by [`PodConfig::seen_all_sources`], or could not be read.
     pub fn tried_all_sources(&self, seen: &BTreeSet<SourceKind>) -> bool {
         let state = self.shared.state();
         self.kinds
@@ -145,11 +149,12 @@ impl PodConfig {
             .all(|kind| if state.storage.seen(*kind) { seen.contains(kind) } else { state.fails(*kind) })
     }
 
+    /// Returns the wanted pods as they are known now.
     pub fn pods(&self) -> Vec<Arc<Manifest>> {
         self.shared.state().storage.pods()
     }
 
-    /// The present errors, with notification of changes.
+    /// Returns a receiver for the present errors.
     pub fn conditions(&self) -> watch::Receiver<Vec<Condition>> {
         self.shared.conditions.subscribe()
     }

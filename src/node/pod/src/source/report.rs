@@ -1,4 +1,4 @@
-//! Hands the sources' pods and problems to the listener, in order.
+//! Passes the sources' pods and problems to the listener, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -12,15 +12,17 @@ use super::{Condition, PodUpdate, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
 
+/// What the sources share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Held while updates are sent: keeps their order.
+    /// The lock that is held while updates are sent, which keeps them in order.
     order: tokio::sync::Mutex<()>,
     state: Mutex<State>,
     updates: mpsc::Sender<PodUpdate>,
     pub(super) conditions: watch::Sender<Vec<Condition>>,
 }
 
+/// The pods of all sources, and what is wrong with each source.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) storage: Storage,
@@ -28,12 +30,13 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Returns whether the source as a whole can't be read.
     pub(super) fn fails(&self, source: SourceKind) -> bool {
         self.problems.get(&source).into_iter().flatten().any(|condition| condition.whole)
     }
 }
 
-/// Further losers are not reported.
+/// How many pods without a name or UID are reported.
 const LOSERS: usize = 100;
 
 impl Shared {
@@ -46,11 +49,12 @@ impl Shared {
         }
     }
 
+    /// Locks the state.
     pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Known conditions keep their time.
+    /// Publishes all conditions if they have changed. Known ones keep their time.
     fn publish(&self) {
         let state = self.state();
         let mut all: Vec<Condition> = state.problems.values().flatten().cloned().collect();
@@ -79,6 +83,8 @@ impl Shared {
 }
 
 impl Condition {
+    /// Returns the condition of a part of a source that can't be used. It began now, and names the pod if the error
+    /// does.
     pub(super) fn new(source: SourceKind, origin: &Origin, error: SourceError) -> Self {
         let pod = match &error {
             SourceError::Manifest(err) => err.pod.as_deref().cloned(),
@@ -91,11 +97,12 @@ impl Condition {
         Condition { source, origin, pod, error, whole: false, since }
     }
 
+    /// Returns the condition of a source that can't be read as a whole.
     pub(super) fn whole(source: SourceKind, origin: &Origin, error: SourceError) -> Self {
         Condition { whole: true, ..Condition::new(source, origin, error) }
     }
 
-    /// Compares all but the time.
+    /// Returns whether both are equal apart from the time.
     fn is_same(&self, other: &Condition) -> bool {
         self.source == other.source
             && self.origin == other.origin
@@ -105,6 +112,7 @@ impl Condition {
     }
 }
 
+/// One source's way to the listener.
 pub(super) struct Reporter {
     pub(super) kind: SourceKind,
     pub(super) shared: Arc<Shared>,
@@ -112,24 +120,26 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
+    /// Reports all pods of the source.
     pub(super) async fn set(&self, pods: Vec<Arc<Manifest>>) {
         self.set_but(pods, &BTreeSet::new()).await;
     }
 
-    /// Leaves names in `keep` alone, which the source can't tell about.
+    /// Reports all pods of the source, except for the names in `keep`, whose part of the source can't be read.
     pub(super) async fn set_but(&self, pods: Vec<Arc<Manifest>>, keep: &BTreeSet<PodId>) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.set(self.kind, pods, keep);
         self.tell(outcome).await;
     }
 
+    /// Reports a change of one pod.
     pub(super) async fn change(&self, change: Change) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.change(self.kind, change);
         self.tell(outcome).await;
     }
 
-    /// The number and bytes of other pods.
+    /// Returns the number and bytes of other pods.
     pub(super) fn room(&self, id: &PodId) -> (usize, usize) {
         self.shared.state().storage.besides(self.kind, id)
     }
@@ -139,11 +149,12 @@ impl Reporter {
             self.shared.publish();
         }
         for update in outcome.updates {
-            // Without a listener the update doesn't matter.
+            // Without a listener nobody needs the update.
             let _ = self.shared.updates.send(update).await;
         }
     }
 
+    /// Replaces the source's problems.
     pub(super) fn complain(&self, complaints: Vec<Condition>) {
         let mut state = self.shared.state();
         let known = state.problems.entry(self.kind).or_default();
@@ -155,6 +166,7 @@ impl Reporter {
         self.shared.publish();
     }
 
+    /// Waits until the sources are to be read again.
     pub(super) async fn wanted(&mut self) {
         if self.reread.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -10,6 +10,7 @@ use cnimble_api::{Connection, HttpError, StartError, encode, http, tame};
 use super::{ApiSource, SourceError};
 use crate::PodId;
 
+/// The status to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodStatus {
     /// The addresses are empty for a pod in the host's network.
@@ -20,6 +21,7 @@ pub enum PodStatus {
     },
 }
 
+/// Writes statuses to the API server of a source.
 pub struct StatusWriter {
     connection: Connection,
 }
@@ -31,27 +33,29 @@ impl std::fmt::Debug for StatusWriter {
 }
 
 impl StatusWriter {
-    /// The source's kubeconfig is read again for each request.
+    /// Uses the source's server. The kubeconfig is read again for each request.
     pub fn new(source: &ApiSource) -> Result<Self, StartError> {
         let connection = Connection::new(&source.server)?;
         Ok(StatusWriter { connection })
     }
 
-    /// A missing pod is fine.
+    /// Writes a pod's status. It is no failure if the pod is gone, or if another pod has its name.
     pub async fn write(&mut self, pod: &PodId, uid: &str, status: &PodStatus) -> Result<(), SourceError> {
         let target = format!("{}/status", path(pod));
-        // The server merges lists by their key, so that others' conditions stay.
+        // With this patch the server merges lists by their key, so the conditions of others stay.
         let kind = "application/strategic-merge-patch+json";
         self.send(Method::PATCH, &target, kind, &patch(uid, status, &now())).await
     }
 
-    /// Confirms that nothing is left of a deleted pod. Then the server forgets it. A missing pod is fine.
+    /// Confirms that nothing is left of a deleted pod, so that the server removes it. It is no failure if the pod is
+    /// gone, or if another pod has its name.
     pub async fn confirm(&mut self, pod: &PodId, uid: &str) -> Result<(), SourceError> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
             "preconditions": {"uid": uid}});
         self.send(Method::DELETE, &path(pod), "application/json", &options).await
     }
 
+    /// Sends a request. Status 404 and a conflict about the UID are success.
     async fn send(
         &mut self,
         method: Method,
@@ -65,14 +69,14 @@ impl StatusWriter {
         let response = response.map_err(|err| named(method.as_str(), err.into()))?;
         match response.status().as_u16() {
             200..=299 => {
-                // An answer that is read whole frees its connection.
+                // A connection can be used again only after its answer is read completely.
                 let _ = http::body(response.into_body(), 1 << 20).await;
                 Ok(())
             }
             404 => Ok(()),
             _ => {
                 let refused = http::refused(response).await;
-                // Another pod has its name: a failed precondition has no other sign.
+                // Another pod has the name. Only the text of the conflict says that.
                 if matches!(&refused, HttpError::Status { status: 409, message } if message.contains("UID")) {
                     return Ok(());
                 }
@@ -82,6 +86,7 @@ impl StatusWriter {
     }
 }
 
+/// Adds the method to a request's error.
 fn named(method: &str, err: SourceError) -> SourceError {
     match err {
         SourceError::Http { url, source } => SourceError::Write { method: method.to_owned(), url, source },
@@ -97,6 +102,7 @@ fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// Returns the patch, which the server refuses for a pod with another UID.
 fn patch(uid: &str, status: &PodStatus, now: &str) -> Value {
     let (phase, ready) = match status {
         PodStatus::Ready(_) => ("Running", "True"),

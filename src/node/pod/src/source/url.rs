@@ -18,21 +18,21 @@ use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin};
 
 const REDIRECTIONS: usize = 10;
-/// The limit of headers in bytes. Servers take less.
+/// The largest file of headers in bytes. Servers accept less.
 const HEADERS: usize = 64 << 10;
 
-/// Asked again and again for manifests. An empty answer means no pods; after a failure, nonsense or too much they stay.
-/// The system's certificate authorities are trusted; proxies are not used.
+/// A URL that is asked for manifests in each period. An empty answer means no pods. After a failure, an invalid or too
+/// large answer the pods stay. The system's certificate authorities are trusted, and proxies are not used.
 #[derive(Clone)]
 pub struct UrlSource {
-    /// The URL, whose query may have a password.
+    /// The URL. Its query may contain a password, which is hidden.
     pub url: String,
-    /// `NAME: VALUE` each. Another host gets none after a redirection.
+    /// Headers of the form `NAME: VALUE`. After a redirection to another host or scheme none is sent.
     pub headers: Vec<String>,
-    /// Read for each request: secrets don't belong on a command line, and may be replaced. One header a line.
+    /// Files with one header in a line. They are read for each request, because secrets may be replaced.
     pub header_files: Vec<PathBuf>,
     pub defaults: Defaults,
-    /// 20 s under the kubelet.
+    /// The time between two requests. The kubelet's default is 20 s.
     pub period: Duration,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for UrlSource {
 }
 
 impl UrlSource {
-    /// A URL without headers, asked every 20 s.
+    /// Returns a URL that is asked every 20 s, without headers.
     pub fn new(url: impl Into<String>) -> Self {
         UrlSource {
             url: url.into(),
@@ -56,6 +56,7 @@ impl UrlSource {
     }
 }
 
+/// Reads the manifests at a URL.
 pub(super) struct Reader {
     url: Uri,
     origin: Origin,
@@ -66,22 +67,27 @@ pub(super) struct Reader {
     period: Duration,
 }
 
+/// An answer of the server.
 enum Answer {
     Same,
     Text { bytes: Vec<u8>, tag: Option<HeaderValue> },
 }
 
 impl Reader {
+    /// Prepares the reading, and sends nothing yet. From now on the parts of the URL's query are hidden in all texts.
+    ///
+    /// # Errors
+    /// Fails if the URL or a header is invalid, and if a file with headers can't be read.
     pub(super) fn new(source: UrlSource) -> Result<Reader, StartError> {
         let url = http::parse_url(&source.url)?;
-        // A password in a query is not unusual.
+        // The parts of the query are hidden in all texts, because one may be a password.
         url.query()
             .into_iter()
             .flat_map(|query| query.split(['&', '=']))
             .for_each(|part| drop(Secret::new(part)));
         let mut headers = HeaderMap::new();
         source.headers.iter().try_for_each(|text| add(&mut headers, text))?;
-        // Unreadable files are told at once.
+        // An unreadable file is an error now, before the first request.
         from_files(&source.header_files, &mut headers.clone())?;
         let client = Client::new(&url, &Tls::default())?;
         let origin = Origin::Url(source.url.clone());
@@ -89,6 +95,7 @@ impl Reader {
         Ok(Reader { url, origin, headers, header_files, client, defaults, period })
     }
 
+    /// Asks forever, and reports the pods.
     pub(super) async fn read(self, mut reporter: Reporter) {
         let mut tag: Option<HeaderValue> = None;
         let mut last: Option<Vec<u8>> = None;
@@ -115,7 +122,7 @@ impl Reader {
                             complaints = parsed.errors.iter().map(complain).collect();
                             pods = keep_last_good(pods, parsed);
                         }
-                        // Nonsense from the start tells nothing about pods.
+                        // If the first answer is invalid, nothing is known about pods, so the source counts as unread.
                         if complaints.is_empty() || !pods.is_empty() {
                             reporter.set(pods.clone()).await;
                         } else {
@@ -137,6 +144,7 @@ impl Reader {
         }
     }
 
+    /// Asks once, and follows redirections. `tag` is the ETag of the last answer.
     async fn ask(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
         let mut url = self.url.clone();
         let (files, mut headers) = (self.header_files.clone(), self.headers.clone());
@@ -176,11 +184,11 @@ impl Reader {
 }
 
 fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
-    // Its value may be a secret.
+    // The error shows only the name, because the value may be a secret.
     let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
     let (name, value) = text.split_once(':').ok_or_else(wrong)?;
     let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
-    // A server may repeat it, or a word of it.
+    // The server may repeat the value, or a word of it, in an error.
     if !is_public(&name) {
         drop(Secret::new(value.trim()));
     }
@@ -190,11 +198,12 @@ fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Hiding `application/json` in texts would only confuse.
+/// Returns whether the header's value is no secret. To hide `application/json` in texts would only confuse.
 fn is_public(name: &HeaderName) -> bool {
     [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, USER_AGENT].contains(name)
 }
 
+/// Adds the headers of these files.
 fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartError> {
     for path in files {
         let wrong = |reason: String| StartError::HeaderFile { path: path.clone(), reason };
@@ -207,7 +216,7 @@ fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartErr
     Ok(())
 }
 
-/// The URL of a redirection. From https never to http.
+/// Returns the URL of a redirection. It returns `None` if it is invalid, or leads from https to http.
 pub(super) fn follow(from: &Uri, place: &str) -> Option<Uri> {
     let next = if place.starts_with('/') && !place.starts_with("//") {
         let base = from.clone().into_parts();

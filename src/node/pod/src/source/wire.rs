@@ -1,4 +1,4 @@
-//! The used fields of an API server's pod. Others take no memory.
+//! The fields of an API server's pod that are used. Others take no memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,6 +24,7 @@ pub(super) struct Object {
     status: Option<Value>,
 }
 
+/// The metadata of an object.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Meta {
@@ -36,7 +37,7 @@ pub(super) struct Meta {
     deletion_grace_period_seconds: Option<i64>,
 }
 
-/// A pod's status is an object, that of a Status a word.
+/// The key `status`. A pod's is an object, that of a Status a word.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Value {
@@ -121,10 +122,12 @@ impl Object {
         Some(self.metadata.annotations.as_ref()?.get(key)?.as_str())
     }
 
+    /// Removes the annotations that are not `wanted`.
     pub(super) fn keep_annotations(&mut self, wanted: impl Fn(&str) -> bool) {
         self.metadata.annotations.iter_mut().for_each(|all| all.retain(|key, _| wanted(key)));
     }
 
+    /// Converts the fields into a Pod.
     pub(super) fn pod(self) -> Pod {
         let Meta {
             name, namespace, uid, annotations, deletion_timestamp, deletion_grace_period_seconds, ..
@@ -166,7 +169,7 @@ impl Object {
     }
 }
 
-/// Read even if the rest is invalid.
+/// The names of an object, which are readable even if the rest is invalid.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Named<'a> {
@@ -174,6 +177,7 @@ pub(super) struct Named<'a> {
     pub(super) metadata: NamedMeta<'a>,
 }
 
+/// The names of an object, borrowed from its text.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct NamedMeta<'a> {
@@ -191,6 +195,7 @@ impl Named<'_> {
     }
 }
 
+/// Returns the ID, or `None` without a name. A missing namespace is `default`.
 fn id(namespace: Option<&str>, name: Option<&str>) -> Option<PodId> {
     let namespace = namespace.filter(|namespace| !namespace.is_empty());
     Some(PodId::new(namespace.unwrap_or("default"), name.filter(|name| !name.is_empty())?))

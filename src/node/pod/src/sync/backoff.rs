@@ -5,32 +5,36 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(super) struct Backoff {
     first: Duration,
-    /// Every failure doubles the wait up to this.
+    /// The longest wait. Every failure doubles the wait up to this.
     most: Duration,
     failures: u32,
 }
 
 impl Backoff {
+    /// Creates a backoff that waits `first` after the first failure, and at most `most`.
     pub(super) fn new(first: Duration, most: Duration) -> Self {
         Backoff { first, most, failures: 0 }
     }
 
+    /// Counts a failure, and returns how long to wait after it.
     pub(super) fn fail(&mut self) -> Duration {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_add(1);
         self.first.saturating_mul(factor).min(self.most)
     }
 
+    /// Forgets the failures, as after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 
+    /// Returns the number of failures in a row.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 }
 
-/// Adds up to a fifth, so that failures don't come back together.
+/// Adds a random part of up to a fifth, so that pods that fail together are not tried together again.
 pub(super) fn jittered(wait: Duration) -> Duration {
     let share = RandomState::new().hash_one(0) % 1024;
     wait + wait.mul_f64(0.2 * share as f64 / 1024.0)

@@ -9,17 +9,22 @@ use super::work::Cause;
 use super::worker::{Order, Orders};
 use crate::sandbox::SandboxConfig;
 
+/// What the loop knows of one pod.
 pub(super) struct Entry {
     orders: Orders,
     serial: u64,
-    /// The latest order is unfinished.
+    /// Whether the latest order is unfinished.
     pub(super) busy: bool,
+    /// The number of busy pods, which all entries share.
     all_busy: Arc<AtomicUsize>,
+    /// The wanted configuration. It is `None` for an unwanted pod.
     pub(super) want: Option<Arc<SandboxConfig>>,
-    /// The pod keeps what it has, and gets nothing new.
+    /// Whether the pod is ending: it keeps what it has, and gets nothing new.
     pub(super) ending: bool,
     backoff: Backoff,
+    /// The number of failed checks in a row.
     strikes: u32,
+    /// The next planned order: when, and why.
     due: Option<(Instant, Cause)>,
 }
 
@@ -38,6 +43,8 @@ impl Entry {
         }
     }
 
+    /// Orders the pod's worker to bring the pod up, or down for `None`. It replaces an order that the worker has not
+    /// begun.
     pub(super) fn order(&mut self, want: Option<Arc<SandboxConfig>>, cause: Cause) {
         self.serial += 1;
         if !std::mem::replace(&mut self.busy, true) {
@@ -45,17 +52,18 @@ impl Entry {
         }
         self.due = None;
         self.want.clone_from(&want);
-        // The worker lives as long as the sender.
+        // This cannot fail, because the worker lives as long as the sender.
         let _ = self.orders.send(Some(Order { want, cause, serial: self.serial }));
     }
 
+    /// Sends the planned order if its time has come and the pod is not busy.
     pub(super) fn order_due(&mut self, now: Instant) {
         if let Some((_, cause)) = self.due.take_if(|(at, _)| !self.busy && *at <= now) {
             self.order(self.want.clone(), cause);
         }
     }
 
-    /// A change may have mended a failed pod.
+    /// Plans the next try of a failed pod for now, because a change may have removed the reason.
     pub(super) fn hurry(&mut self) {
         if self.failures() > 0
             && let Some((at, _)) = &mut self.due
@@ -64,7 +72,7 @@ impl Entry {
         }
     }
 
-    /// Whether a finished order was the latest; then the pod is idle.
+    /// Returns whether a finished order was the latest one. If so, the pod is idle from now on.
     pub(super) fn is_latest(&mut self, serial: u64) -> bool {
         let latest = serial == self.serial;
         if latest {
@@ -79,7 +87,7 @@ impl Entry {
         }
     }
 
-    /// Plans no check if the pod is ending.
+    /// Records a success, and plans the next check unless the pod is ending.
     pub(super) fn succeeded(&mut self, check: Option<Duration>) {
         self.backoff.reset();
         self.strikes = 0;
@@ -87,6 +95,7 @@ impl Entry {
         self.due = check.map(|every| (Instant::now() + jittered(every), Cause::Check(0)));
     }
 
+    /// Records a failure, and plans the next try.
     pub(super) fn failed(&mut self, cause: &Cause) {
         let wait = jittered(self.backoff.fail());
         let again = match cause {
@@ -94,13 +103,14 @@ impl Entry {
                 self.strikes += 1;
                 Cause::Check(self.strikes)
             }
-            // A broken sandbox is still to be repaired.
+            // The sandbox is still broken, and must be repaired.
             Cause::Lost { .. } => cause.clone(),
             Cause::Config | Cause::Retry | Cause::Ending => Cause::Retry,
         };
         self.due = Some((Instant::now() + wait, again));
     }
 
+    /// Returns the number of failures in a row.
     pub(super) fn failures(&self) -> u32 {
         self.backoff.failures()
     }

@@ -9,11 +9,12 @@ use super::sync_loop::{Ended, SyncLoop};
 use super::work::Work;
 use super::{Command, Event, Pods};
 
-/// How long a stop waits for work that has been begun.
+/// How long a stop waits for running work.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 impl<W: Work> SyncLoop<W> {
-    /// Takes unwanted pods down, once the wanted ones are known. Waits while nothing can be done.
+    /// Takes unwanted pods down once all sources have been read, and cleans up if that is due and no pod is busy. While
+    /// the existing pods can't be listed it does nothing but try again. It then returns a command that arrives.
     pub(super) async fn keep_house(&mut self) -> Option<Command> {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
         let existing = loop {
@@ -57,7 +58,8 @@ impl<W: Work> SyncLoop<W> {
         None
     }
 
-    /// Finishes work that has begun, or takes everything down.
+    /// Waits for running work, or takes all pods down, for at most [`STOP_LIMIT`]. Returns the pods that are unfinished
+    /// then.
     pub(super) async fn stop(mut self, pods: Pods) -> Ended {
         let tear_down = pods == Pods::TearDown;
         let limit = Instant::now() + STOP_LIMIT;

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::work::Condition;
 use crate::PodId;
 
+/// The state of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Phase {
     Pending,
@@ -19,8 +20,10 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All phases.
     pub const ALL: [Phase; 4] = [Phase::Pending, Phase::Ready, Phase::Failed, Phase::Terminating];
 
+    /// Returns the phase in a word, for output.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Pending => "Pending",
@@ -31,12 +34,13 @@ impl Phase {
     }
 }
 
+/// The state of a pod with details.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodReport {
     #[serde(flatten)]
     pub id: PodId,
-    /// Empty for an unwanted pod.
+    /// It is empty for an unwanted pod.
     pub uid: String,
     pub phase: Phase,
     /// Why the pod isn't ready, in one word.
@@ -45,10 +49,12 @@ pub struct PodReport {
     pub message: Option<String>,
     pub sandbox: Option<String>,
     pub ips: Vec<IpAddr>,
+    /// How many times in a row it has failed.
     pub failures: u32,
     /// The time of the last change of phase or reason.
     #[serde(serialize_with = "unix_seconds")]
     pub since: SystemTime,
+    /// How long the last work on it took.
     #[serde(rename = "tookSeconds", serialize_with = "seconds")]
     pub took: Duration,
 }
@@ -78,25 +84,27 @@ impl PodReport {
         }
     }
 
+    /// Sets reason and message. `None` clears them.
     pub(super) fn condition(&mut self, condition: Option<Condition>) {
         (self.reason, self.message) = condition.map(|of| (of.reason, of.message)).unzip();
     }
 }
 
+/// The state of the loop.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overall {
-    /// Every source has been read at least once.
+    /// Whether every source has been read at least once.
     pub sources_ready: bool,
-    /// All wanted pods have been tried, and unwanted ones are gone or have been tried.
+    /// Whether all wanted pods have been tried, and unwanted ones are gone or have been tried.
     pub settled: bool,
-    /// Some source is unreadable; all that the others want has been tried.
+    /// Whether some source is unreadable, and all that the others want has been tried.
     pub tried: bool,
-    /// Why nothing can be done.
+    /// Why nothing can be done. It is `None` in the usual case.
     pub trouble: Option<String>,
 }
 
-/// Cheap to clone; all clones are one.
+/// The present state of all pods. It is cheap to clone, and all clones share one state.
 #[derive(Debug, Clone)]
 pub struct Board {
     pods: Arc<Mutex<BTreeMap<PodId, PodReport>>>,
@@ -115,11 +123,12 @@ impl Default for Board {
 }
 
 impl Board {
+    /// Returns the reports of all pods, sorted by ID.
     pub fn pods(&self) -> Vec<PodReport> {
         self.lock().values().cloned().collect()
     }
 
-    /// How many pods there are in each phase.
+    /// Returns how many pods there are in each phase, also for phases without any.
     pub fn counts(&self) -> BTreeMap<Phase, usize> {
         let mut counts: BTreeMap<Phase, usize> = Phase::ALL.into_iter().map(|phase| (phase, 0)).collect();
         for pod in self.lock().values() {
@@ -128,20 +137,22 @@ impl Board {
         counts
     }
 
-    /// How the whole is, now and later.
+    /// Returns a receiver for the state of the loop.
     pub fn overall(&self) -> watch::Receiver<Overall> {
         self.overall.subscribe()
     }
 
-    /// The loop goes round every second, or every five in trouble.
+    /// Returns how long ago the loop last went round. It does so every second, or within five seconds in trouble.
     pub fn age(&self) -> Duration {
         self.beat.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
+    /// Records that the loop goes round.
     pub(super) fn beat(&self) {
         *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
+    /// Changes the state of the loop, and notifies only if it differs.
     pub(super) fn set_overall(&self, change: impl FnOnce(&mut Overall)) {
         self.overall.send_if_modified(|overall| {
             let before = overall.clone();
@@ -150,10 +161,13 @@ impl Board {
         });
     }
 
+    /// Removes the report of a pod. Returns `None` if there was none.
     pub(super) fn remove(&self, id: &PodId) -> Option<PodReport> {
         self.lock().remove(id)
     }
 
+    /// Changes the report of a pod, which is made if it is missing. Returns it if anything that matters to readers has
+    /// changed.
     pub(super) fn update(
         &self,
         id: &PodId,

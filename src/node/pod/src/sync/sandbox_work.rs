@@ -10,21 +10,24 @@ use crate::sandbox::links;
 use crate::sandbox::{Cause as SandboxCause, Pods, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
 use crate::source::SOURCE_ANNOTATION;
 
-/// Failed checks in a row before a pod gets a new sandbox, as with a kubelet's liveness probes.
+/// How many failed checks in a row give a pod a new sandbox, as with a kubelet's liveness probes.
 const STRIKES: u32 = 3;
 
+/// The work of the loop on sandboxes.
 #[derive(Debug)]
 pub struct SandboxWork {
     sandboxes: Sandboxes,
     known: Arc<Mutex<BTreeMap<PodId, Arc<Known>>>>,
-    /// Unreadable records are logged once.
+    /// The unreadable records that have been logged.
     unreadable: Mutex<BTreeSet<String>>,
 }
 
+/// A sandbox that is up, with its links on the host.
 #[derive(Debug, Clone)]
 struct Known {
     sandbox: Sandbox,
     links: Vec<String>,
+    /// Whether it has been reported as broken.
     lost: bool,
 }
 
@@ -42,6 +45,7 @@ impl SandboxWork {
         Ok(())
     }
 
+    /// Remembers a sandbox, so that it is watched and checked.
     fn note(&self, sandbox: Sandbox) -> Up {
         let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
         let links = self.sandboxes.links_of(&sandbox);
@@ -50,6 +54,7 @@ impl SandboxWork {
         up
     }
 
+    /// Returns the network that an ending pod has. Fails without one, because it gets no new one.
     fn existing_network(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
         let found = self.sandboxes.find(&pod.pod).map_err(|err| condition(FAILED_CREATE, &err))?;
         let good = |of: &Sandbox| of.config.serves(pod) && self.sandboxes.fault(of).is_none();
@@ -59,7 +64,8 @@ impl SandboxWork {
         }
     }
 
-    /// After repeated failures that plugins reported, a pod gets a new sandbox if a usable network exists.
+    /// Runs CHECK. Fails if it fails, except that after [`STRIKES`] failures in a row that plugins reported the sandbox
+    /// is stopped, so that the pod gets a new one. That needs a usable network.
     async fn check(&self, pod: &PodId, strikes: u32) -> Result<(), Condition> {
         let Some(known) = lock(&self.known).get(pod).cloned() else { return Ok(()) };
         let Err(err) = self.sandboxes.check(&known.sandbox.id).await else { return Ok(()) };
@@ -76,6 +82,7 @@ const FAILED_KILL: &str = "FailedKillPod";
 const CHECK_FAILED: &str = "NetworkCheckFailed";
 const NOT_READY: &str = "NetworkNotReady";
 
+/// Converts an error into a condition. A network that is not ready has its own reason.
 fn condition(reason: &'static str, err: &SandboxError) -> Condition {
     let not_ready = |cause: &SandboxCause| match cause {
         SandboxCause::NotReady(_) => true,
@@ -89,7 +96,7 @@ fn condition(reason: &'static str, err: &SandboxError) -> Condition {
     Condition { reason, message: err.to_string() }
 }
 
-/// Whether plugins have answered, rather than been missing or mute.
+/// Returns whether all failures are errors that plugins reported, and not those of missing or silent plugins.
 fn is_refusal(err: &SandboxError) -> bool {
     let of_plugins = |failure: &Error| match failure {
         Error::Plugins(failures) => failures.first.cause.is_refusal(),
@@ -123,7 +130,7 @@ impl Work for SandboxWork {
 
     async fn existing(&self) -> Result<Vec<PodId>, String> {
         let sandboxes = self.sandboxes.clone();
-        // Pods of `cnimble pod up` have no source.
+        // Pods of `cnimble pod up` have no source, and are not this loop's.
         let ours = |of: &Sandbox| of.config.annotations.contains_key(SOURCE_ANNOTATION);
         let listing = tokio::task::spawn_blocking(move || sandboxes.pods(ours)).await;
         let Pods { pods, problems } =
@@ -150,7 +157,7 @@ impl Work for SandboxWork {
     }
 }
 
-/// Records may be large, and there may be thousands.
+/// Returns the record without its large parts, because there may be thousands.
 fn lean(sandbox: Sandbox) -> Sandbox {
     let config = SandboxConfig {
         host_network: sandbox.config.host_network,
@@ -159,7 +166,7 @@ fn lean(sandbox: Sandbox) -> Sandbox {
     Sandbox { config, network: None, ips: Vec::new(), resolv_conf: None, ..sandbox }
 }
 
-/// Each pod occurs once.
+/// Returns the pods whose sandboxes are broken. Each sandbox is reported once.
 fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
     let pods: Vec<Arc<Known>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
     let present = if pods.is_empty() { None } else { links::present() };

@@ -15,12 +15,14 @@ use super::{Command, Event, Handle, Input, Pods, SyncOptions};
 use crate::PodId;
 use crate::sandbox::SandboxConfig;
 
+/// How often due orders are sent.
 const TICK: Duration = Duration::from_secs(1);
-/// The time between looks for broken sandboxes.
+/// How often broken sandboxes are looked for.
 const RELIST: Duration = Duration::from_secs(1);
+/// How often unwanted pods are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
-/// Brings what is wanted and what there is together.
+/// The sync loop. The module's text describes it.
 pub struct SyncLoop<W: Work> {
     pub(super) options: SyncOptions,
     pub(super) shared: Arc<Shared<W>>,
@@ -32,18 +34,21 @@ pub struct SyncLoop<W: Work> {
     busy: Arc<AtomicUsize>,
     pub(super) sources_ready: bool,
     sources_tried: bool,
-    /// Orphans have been looked for since the sources were ready.
+    /// Whether unwanted pods have been looked for since all sources were read.
     pub(super) housekept: bool,
+    /// The time of the last clean-up.
     pub(super) cleaned: Option<Instant>,
 }
 
+/// How the loop ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ended {
+    /// The pods that are still being worked on, or could not be taken down.
     pub unfinished: Vec<PodId>,
 }
 
 impl<W: Work> SyncLoop<W> {
-    /// Needs a tokio runtime.
+    /// Returns a loop and its handle. [`SyncLoop::run`] needs a tokio runtime.
     pub fn new(work: W, options: SyncOptions) -> (Self, Handle) {
         let (commands, received) = mpsc::unbounded_channel();
         let (done, finished) = mpsc::unbounded_channel();
@@ -66,12 +71,13 @@ impl<W: Work> SyncLoop<W> {
         (this, Handle { commands })
     }
 
-    /// Returns the board that shows how the pods are.
+    /// Returns the board with the state of all pods.
     pub fn board(&self) -> Board {
         self.board.clone()
     }
 
-    /// Works until it is stopped. When the inputs end, the last wanted pods stay wanted.
+    /// Works until it is stopped by [`Handle::stop`], or all handles are dropped. When the inputs end, the last wanted
+    /// pods stay wanted.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Ended {
         let (lost, mut losses) = mpsc::channel(16);
         self.tasks.spawn(watch_for_losses(Arc::clone(&self.shared.work), RELIST, lost));
@@ -86,7 +92,7 @@ impl<W: Work> SyncLoop<W> {
                     let ready = self.sources_ready;
                     input.into_iter().for_each(|input| self.take(input));
                     if self.sources_ready && !ready {
-                        // Unwanted pods are known now.
+                        // All wanted pods are known now, so unwanted ones can be taken down.
                         housekeeping.reset_immediately();
                     }
                     None
@@ -135,6 +141,7 @@ impl<W: Work> SyncLoop<W> {
         }
     }
 
+    /// Orders a pod to be brought up.
     fn want(&mut self, pod: Arc<SandboxConfig>) {
         let (id, uid) = (pod.pod.clone(), pod.uid.clone());
         let entry = self.entry(&id);
@@ -142,13 +149,14 @@ impl<W: Work> SyncLoop<W> {
         entry.ending = false;
         entry.order(Some(pod), Cause::Config);
         self.report(&id, &uid, |report| {
-            // A change of a pod that is up leaves it up.
+            // A pod that is up stays ready during a change.
             if !same || report.phase != Phase::Ready {
                 report.phase = Phase::Pending;
             }
         });
     }
 
+    /// Orders an ending pod to keep its network.
     fn keep(&mut self, pod: Arc<SandboxConfig>) {
         let (id, uid) = (pod.pod.clone(), pod.uid.clone());
         let entry = self.entry(&id);
@@ -157,14 +165,16 @@ impl<W: Work> SyncLoop<W> {
         self.report(&id, &uid, |_| ());
     }
 
+    /// Orders a pod to be taken down if it still has this UID.
     fn unwant(&mut self, id: &PodId, uid: &str) {
         let Some(entry) = self.pods.get_mut(id) else { return };
-        // Old news must not remove a successor of the same name.
+        // A late message must not remove a successor of the same name.
         if entry.want.as_ref().is_some_and(|pod| pod.uid == uid) {
             self.remove(id);
         }
     }
 
+    /// Orders a pod to be taken down.
     pub(super) fn remove(&mut self, id: &PodId) {
         let entry = self.entry(id);
         entry.ending = false;
@@ -175,6 +185,7 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
+    /// Orders a pod with a broken sandbox to be repaired.
     fn repair(&mut self, id: &PodId, cause: Cause) {
         let Some(entry) = self.pods.get_mut(id) else { return };
         let Some(pod) = entry.want.clone() else { return };
@@ -194,6 +205,7 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
+    /// Returns the entry of a pod, and starts its worker if it has none.
     fn entry(&mut self, id: &PodId) -> &mut Entry {
         let SyncLoop { pods, tasks, shared, busy, .. } = self;
         pods.entry(id.clone()).or_insert_with(|| {
@@ -203,6 +215,7 @@ impl<W: Work> SyncLoop<W> {
         })
     }
 
+    /// Records finished work, and reports it.
     pub(super) fn note(&mut self, finished: Finished) {
         let Finished { id, serial, cause, took, outcome } = finished;
         let (operation, failure) = match (&outcome, &cause) {
@@ -215,18 +228,18 @@ impl<W: Work> SyncLoop<W> {
         self.tell(&Event::Worked { id: id.clone(), operation, took, failure });
         let Some(entry) = self.pods.get_mut(&id) else { return };
         if !entry.is_latest(serial) {
-            // A newer order is in work.
+            // A newer order is being carried out.
             return;
         }
         match &outcome {
             Outcome::Up(Ok(_)) => entry.succeeded(self.options.check),
             Outcome::Down(Ok(())) => {
-                // The worker goes with the entry.
+                // The pod's worker ends with the entry.
                 self.pods.remove(&id);
                 self.board.remove(&id);
                 return self.tell(&Event::Gone(id));
             }
-            // An ending pod without a network needs none.
+            // An ending pod without a network gets none, so it is taken down.
             Outcome::Up(Err(_)) if entry.ending => return self.remove(&id),
             Outcome::Up(Err(_)) | Outcome::Down(Err(_)) => entry.failed(&cause),
         }
@@ -252,6 +265,7 @@ impl<W: Work> SyncLoop<W> {
         });
     }
 
+    /// Updates the state of the loop on the board.
     fn judge(&self) {
         self.board.beat();
         let idle = self.busy.load(Ordering::Relaxed) == 0;
@@ -273,7 +287,7 @@ impl<W: Work> SyncLoop<W> {
     }
 }
 
-/// Ends with the listener.
+/// Sends the pods with broken sandboxes until the receiver is dropped.
 async fn watch_for_losses<W: Work>(work: Arc<W>, every: Duration, tell: mpsc::Sender<(PodId, Cause)>) {
     let mut ticks = ticking(every);
     loop {
@@ -286,7 +300,7 @@ async fn watch_for_losses<W: Work>(work: Arc<W>, every: Duration, tell: mpsc::Se
     }
 }
 
-/// A late tick doesn't bring the next ones forward.
+/// Returns an interval. After a late tick the next one comes a whole period later.
 fn ticking(every: Duration) -> tokio::time::Interval {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -5,22 +5,25 @@ use std::sync::Arc;
 use crate::PodId;
 use crate::sandbox::SandboxConfig;
 
-/// Why a pod is looked at.
+/// Why a pod is worked on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
+    /// Its wanted configuration is new or has changed.
     Config,
+    /// The last work failed.
     Retry,
-    /// A pod that ends soon keeps its network. Without one the work fails.
+    /// The pod is ending and keeps its network. Without a network the work fails.
     Ending,
-    /// The number of failed checks in a row.
+    /// A check is due. This is the number of failed checks in a row.
     Check(u32),
+    /// Its sandbox is broken.
     Lost {
         sandbox: String,
         what: String,
     },
 }
 
-/// Why something can't be done, as the pod's condition.
+/// Why work failed, as the pod's condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// One word, such as `FailedCreatePodSandBox`.
@@ -28,31 +31,32 @@ pub struct Condition {
     pub message: String,
 }
 
+/// A pod that is up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Up {
     pub sandbox: String,
-    /// None for a pod in the host's network.
+    /// The pod's addresses. The list is empty for a pod in the host's network.
     pub ips: Vec<IpAddr>,
 }
 
-/// The loop never orders two operations at once for one pod.
+/// What the loop does with pods. It never runs two operations at once for one pod.
 pub trait Work: Send + Sync + 'static {
-    /// Does only the missing steps.
+    /// Brings a pod up, by only the steps that are missing.
     fn up(
         &self,
         pod: &Arc<SandboxConfig>,
         cause: &Cause,
     ) -> impl Future<Output = Result<Up, Condition>> + Send;
 
-    /// Having nothing to do is success.
+    /// Takes a pod down completely. It is success if nothing is left of it.
     fn down(&self, pod: &PodId) -> impl Future<Output = Result<(), Condition>> + Send;
 
-    /// Pods of which something is left. Nothing else is done while this fails.
+    /// Returns the pods of which anything exists. While this fails, the loop does nothing else.
     fn existing(&self) -> impl Future<Output = Result<Vec<PodId>, String>> + Send;
 
-    /// Pods with a sandbox that broke since the last call.
+    /// Returns the pods whose sandboxes broke since the last call.
     fn lost(&self) -> impl Future<Output = Vec<(PodId, Cause)>> + Send;
 
-    /// Called when nothing else is going on.
+    /// Removes objects without a pod. It is called when no pod is busy.
     fn clean(&self) -> impl Future<Output = Result<(), String>> + Send;
 }

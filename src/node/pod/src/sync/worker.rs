@@ -1,4 +1,5 @@
-//! One worker for each pod, with one order at a time. Of the orders that come meanwhile only the latest counts.
+//! The workers. Each pod has one, which carries out one order at a time. Of the orders that come meanwhile only the
+//! latest counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,45 +10,50 @@ use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 use crate::sandbox::SandboxConfig;
 
+/// An order to the worker of a pod.
 #[derive(Clone)]
 pub(super) struct Order {
-    /// `None` for an unwanted pod.
+    /// The wanted configuration. `None` takes the pod down.
     pub(super) want: Option<Arc<SandboxConfig>>,
     pub(super) cause: Cause,
     pub(super) serial: u64,
 }
 
+/// The end of the work on an order.
 pub(super) struct Finished {
     pub(super) id: PodId,
+    /// The number of the order.
     pub(super) serial: u64,
     pub(super) cause: Cause,
     pub(super) took: Duration,
     pub(super) outcome: Outcome,
 }
 
+/// The outcome of an order to set a pod up, or to take it down.
 pub(super) enum Outcome {
     Up(Result<Up, Condition>),
     Down(Result<(), Condition>),
 }
 
-/// Dropping this ends the worker.
+/// The orders to a worker, which ends when this is dropped.
 pub(super) type Orders = watch::Sender<Option<Order>>;
 
+/// What all workers share.
 pub(super) struct Shared<W> {
     pub(super) work: Arc<W>,
-    /// Closed when no work may begin any more.
+    /// The permits for parallel work. They are closed when no work may begin any more.
     pub(super) permits: Semaphore,
     pub(super) finished: mpsc::UnboundedSender<Finished>,
 }
 
 impl<W: Work> Shared<W> {
-    /// Ends with the pod's orders.
+    /// Carries out the orders of one pod, until their sender is dropped.
     pub(super) async fn attend(self: Arc<Self>, id: PodId, mut orders: watch::Receiver<Option<Order>>) {
         while orders.changed().await.is_ok() {
             let Ok(permit) = self.permits.acquire().await else { return };
             let Some(order) = orders.borrow_and_update().clone() else { continue };
             let begun = Instant::now();
-            // In a box: there may be thousands of idle workers.
+            // The future is boxed, because there may be thousands of idle workers.
             let outcome = Box::pin(self.carry_out(&id, &order)).await;
             let finished = Finished {
                 id: id.clone(),
@@ -56,7 +62,7 @@ impl<W: Work> Shared<W> {
                 took: begun.elapsed(),
                 outcome,
             };
-            // Before the report, so that a listener sees the present number.
+            // The permit is released before the report, so that a listener sees the right number.
             drop(permit);
             if self.finished.send(finished).is_err() {
                 return;

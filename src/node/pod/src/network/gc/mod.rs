@@ -1,4 +1,4 @@
-//! Clean-up after pods that are gone.
+//! Cleans up after pods that are gone.
 
 #[cfg(test)]
 mod tests;
@@ -15,17 +15,19 @@ use cnimble_runtime::{Cache, Deadline, Entry, Error, Invoker};
 
 use super::{INTERFACE, NetworkError, NetworkPlugin};
 
-/// Between looks for a quiet moment.
+/// The pause between two tries to be the only operation.
 const RETRY: Duration = Duration::from_millis(10);
 
+/// The IDs of this process' sandboxes.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Sandboxed {
-    /// Their pods live, or may live.
+    /// Sandboxes whose pods live, or may live.
     pub valid: Vec<String>,
-    /// Sandboxes of ours without a record.
+    /// Sandboxes of cnimble whose records are gone, so their pods are dead.
     pub lost: Vec<String>,
 }
 
+/// The clean-up of one network.
 struct Task<'e> {
     list: NetworkList,
     /// Entries of the cache without a valid sandbox.
@@ -73,11 +75,11 @@ impl NetworkPlugin {
         if failures.is_empty() { Ok(()) } else { Err(NetworkError::Gc { failures }) }
     }
 
-    /// Needs the network's lock.
+    /// Cleans one network up. `invoker` holds the network's lock.
     async fn clean(&self, invoker: &Invoker, task: &Task<'_>, known: &Sandboxed) -> Vec<Error> {
         let Task { list, unwanted, is_own } = task;
         let mut failures = Vec::new();
-        // Looked at now, when no other command works on the network.
+        // The evidence is read now, when no other command works on the network.
         let evidence = self.evidence();
         let sight = match tokio::task::spawn_blocking(move || Sight::look(&evidence)).await {
             Ok(Ok(sight)) => sight,
@@ -113,6 +115,7 @@ impl NetworkPlugin {
         failures
     }
 
+    /// Returns the sources of evidence: the caches and the lease directories of all networks.
     fn evidence(&self) -> Evidence {
         let options = &self.inner.options;
         let mut evidence = Evidence::new(options.invoker.cache().clone());
@@ -121,7 +124,8 @@ impl NetworkPlugin {
         evidence
     }
 
-    /// Polls instead of queueing: later pods would wait behind us for a slow operation.
+    /// Waits until no operation on a pod runs. It polls, because in a queue later pods would wait behind it for a slow
+    /// operation.
     async fn alone(&self, deadline: Deadline) -> Result<RwLockWriteGuard<'_, ()>, NetworkError> {
         loop {
             if let Ok(guard) = self.inner.everything.try_write() {
@@ -134,9 +138,10 @@ impl NetworkPlugin {
         }
     }
 
+    /// Returns the networks of the configuration directory and, for other names, those of the entries.
     fn all_networks(&self, entries: &[Entry]) -> BTreeMap<String, NetworkList> {
         let mut networks = BTreeMap::new();
-        // The first of a name counts.
+        // Of several networks with one name the first counts.
         for network in &self.state().networks {
             networks.entry(network.list.name.clone()).or_insert_with(|| network.list.clone());
         }
@@ -151,7 +156,8 @@ impl NetworkPlugin {
     }
 }
 
-/// Returns tenths of a second, because people read it.
+/// Returns a deadline after an equal part of the remaining time. It is rounded up to tenths of a second, because
+/// messages show it.
 fn share(left: Duration, parts: usize) -> Deadline {
     const TENTH: u128 = 100;
     let parts = u128::try_from(parts).unwrap_or(1).max(1);
