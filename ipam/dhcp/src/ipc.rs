@@ -119,10 +119,7 @@ pub(crate) enum Request {
     /// Returns the lease of IPv6.
     Check6(LeaseOwner),
     /// Releases all leases of a network except the valid ones, which are pairs of container and interface.
-    Gc {
-        network: String,
-        valid: Vec<(String, String)>,
-    },
+    Gc { network: String, valid: Vec<(String, String)> },
     /// Does nothing. A reply shows that the daemon works.
     Status,
 }
@@ -138,11 +135,7 @@ pub(crate) enum Reply {
     /// The lease does not exist.
     Nothing,
     /// The error of the verb.
-    Error {
-        code: u32,
-        msg: String,
-        details: String,
-    },
+    Error { code: u32, msg: String, details: String },
 }
 
 impl From<Error> for Reply {

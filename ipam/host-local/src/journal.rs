@@ -35,10 +35,20 @@ struct Saved {
 enum Change {
     MadeDirectory(PathBuf),
     MadeLock,
-    Removed { ip: IpAddr, saved: Saved },
-    Gave { ip: IpAddr, content: Vec<u8> },
+    Removed {
+        ip: IpAddr,
+        saved: Saved,
+    },
+    Gave {
+        ip: IpAddr,
+        content: Vec<u8>,
+    },
     /// The file with the latest address of a set. `before` has its old content and mode, if it existed.
-    Moved { name: String, before: Option<(Vec<u8>, u32)>, after: Vec<u8> },
+    Moved {
+        name: String,
+        before: Option<(Vec<u8>, u32)>,
+        after: Vec<u8>,
+    },
 }
 
 /// The changes of one ADD in their order. Clones share them.

@@ -104,6 +104,8 @@ impl View for Cleaned {
         };
         let Cleaned { network, living, left_alone, .. } = self;
         findings.collect::<String>()
-            + &format!("{network}: attachments that live or may live: {living}; {last}; left alone: {left_alone}\n")
+            + &format!(
+                "{network}: attachments that live or may live: {living}; {last}; left alone: {left_alone}\n"
+            )
     }
 }

@@ -188,7 +188,11 @@ impl PluginFiles {
             let dirs: BTreeSet<_> =
                 files.iter().filter_map(|file| Some(file.path.parent()?.to_string_lossy())).collect();
             let dirs = joined(&dirs);
-            let names = if makes.len() == 1 { format!("all {} of the reference set", names.len()) } else { names.join(", ") };
+            let names = if makes.len() == 1 {
+                format!("all {} of the reference set", names.len())
+            } else {
+                names.join(", ")
+            };
             lines.push(("made by", format!("{words} in {dirs}: {names}")));
         }
         for of in &self.consequences {
@@ -213,8 +217,7 @@ async fn not_handed_over(
     files: &[PluginFile],
 ) -> Option<Consequence> {
     let is_go = |name: &str| {
-        WITH_RULES.contains(&name)
-            && files.iter().any(|file| file.name == name && file.maker == Maker::Go)
+        WITH_RULES.contains(&name) && files.iter().any(|file| file.name == name && file.maker == Maker::Go)
     };
     if !files.iter().any(|file| is_go(&file.name)) {
         return None;

@@ -119,7 +119,9 @@ impl Report {
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
         let report = Report::because(Exit::Files, what, error);
         report.hint(match error {
-            LockError::Busy { .. } => "wait for the processes that hold it, or end them: a lock ends with its process",
+            LockError::Busy { .. } => {
+                "wait for the processes that hold it, or end them: a lock ends with its process"
+            }
             _ => "run it as root, or give every command of this node another --lock-dir",
         })
     }

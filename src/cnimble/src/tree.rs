@@ -60,8 +60,9 @@ fn keep(tree: &mut tree::Tree, what: &str, session: &Session, cri: Option<&OsStr
 }
 
 fn unknown(what: &str, unnamed: Unnamed) -> Report {
-    let nothing =
-        format!("no usable file has a network {what}, and no record is of a pod, container or namespace {what}");
+    let nothing = format!(
+        "no usable file has a network {what}, and no record is of a pod, container or namespace {what}"
+    );
     target::unnamed(WHAT, what, unnamed, &nothing)
         .hint("`cnimble network ls` lists the networks, `cnimble ls` the attachments")
 }

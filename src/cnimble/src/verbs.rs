@@ -218,7 +218,9 @@ fn find(
             Report::conf(what, &err).row("record", format!("its configuration can't be used: {reason}"))
         })?,
         (Err(err), Some(_)) => return Err(Report::conf(what, &err)),
-        (Err(err), None) => return Err(unknown(session, &attach, &Unknown { name, record, what, verb, err })),
+        (Err(err), None) => {
+            return Err(unknown(session, &attach, &Unknown { name, record, what, verb, err }));
+        }
     };
     if let Some(entry) = entry {
         recall(&mut attach, &arguments.attachment, entry);

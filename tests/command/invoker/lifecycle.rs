@@ -102,7 +102,11 @@ fn gc_keeps_what_is_valid() {
         node.cnimble(plugin_dir(), &["add", "net", pod.path(), "--container-id", id]).run().success();
     }
     let forgot = node.cnimble(plugin_dir(), &["gc", "net"]).run().success();
-    assert!(forgot.stderr.contains("so no DEL ran, and plugins with GC were given no list"), "{}", forgot.stderr);
+    assert!(
+        forgot.stderr.contains("so no DEL ran, and plugins with GC were given no list"),
+        "{}",
+        forgot.stderr
+    );
     assert_eq!(node.entries().len(), 2);
     let ports = || node.host.ip_json("link show master br0").as_array().unwrap().len();
     drop(goes);

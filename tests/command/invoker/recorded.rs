@@ -290,7 +290,10 @@ fn del_and_check_say_what_was_done() {
     assert_eq!(node.entries(), ["net-x-eth0"]);
 
     let (status, told) = del(&format!("check net {path} --container-id x"));
-    assert!(status == 0 && told.starts_with("ok no plugin of net found a difference at eth0 of x\n"), "{told}");
+    assert!(
+        status == 0 && told.starts_with("ok no plugin of net found a difference at eth0 of x\n"),
+        "{told}"
+    );
     let (status, told) = del(&format!("del net {path} --container-id x"));
     assert!(status == 0 && told.starts_with("ok eth0 of x is removed from net\n"), "{told}");
     for recorded in [false, true] {

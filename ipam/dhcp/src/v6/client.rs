@@ -60,16 +60,9 @@ pub(crate) enum Step {
     /// The client searches for servers, and has this best offer until now.
     Soliciting(Option<Offer>),
     /// The client asks this server for the address. The link was probed for it at `probed`.
-    Requesting {
-        server: Vec<u8>,
-        address: Ipv6Addr,
-        probed: u64,
-    },
+    Requesting { server: Vec<u8>, address: Ipv6Addr, probed: u64 },
     /// The client tells the server that another host has the address, until the server confirms that.
-    Declining {
-        server: Vec<u8>,
-        address: Ipv6Addr,
-    },
+    Declining { server: Vec<u8>, address: Ipv6Addr },
 }
 
 impl Default for Step {

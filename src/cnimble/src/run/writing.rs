@@ -15,16 +15,9 @@ use cnimble_pod::sync::{Event, Phase, PodReport};
 /// What the writing has to know.
 enum Word {
     /// cnimble alone manages the pod, and `ending` is set if it is terminating.
-    Managed {
-        id: PodId,
-        uid: String,
-        ending: bool,
-    },
+    Managed { id: PodId, uid: String, ending: bool },
     /// The server has removed the pod.
-    Forget {
-        id: PodId,
-        uid: String,
-    },
+    Forget { id: PodId, uid: String },
     /// The loop reports a pod.
     Report(Box<PodReport>),
     /// The loop has taken the pod down.

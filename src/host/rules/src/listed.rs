@@ -57,14 +57,9 @@ pub enum Effect {
         port: u16,
     },
     /// Packets from the address, and the answers to them, are forwarded.
-    Forward {
-        address: IpAddr,
-    },
+    Forward { address: IpAddr },
     /// Frames from the port are dropped if their source is not this MAC address.
-    MacCheck {
-        port: String,
-        mac: String,
-    },
+    MacCheck { port: String, mac: String },
     /// A container's chain in the table `nat` of iptables.
     Iptables {
         /// `masquerade` or `port mappings`.

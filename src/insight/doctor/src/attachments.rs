@@ -330,7 +330,8 @@ fn leaving(known: &Known) -> Finding {
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why: "its DEL has begun and is not done".to_owned(),
         doubt: Some(
-            "a repair would leave rules behind the DEL; a runtime repeats it, and `cnimble del` finishes it".to_owned(),
+            "a repair would leave rules behind the DEL; a runtime repeats it, and `cnimble del` finishes it"
+                .to_owned(),
         ),
         passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),
         remedy: "repeat the DEL",

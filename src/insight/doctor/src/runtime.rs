@@ -123,7 +123,8 @@ impl Look<'_> {
         }
         if entries.is_empty() {
             let why = "the sandbox is Ready, and no result cache that was read has its ADD: its DEL may have no result to go by";
-            let remedy = "if the runtime has no cache elsewhere, delete the pod; --repair removes what is known here";
+            let remedy =
+                "if the runtime has no cache elsewhere, delete the pod; --repair removes what is known here";
             findings.push(finding(Kind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy));
         }
         for known in entries.iter().filter(|known| is_of_leases(known)) {

@@ -159,7 +159,9 @@ fn of_uplink(networks: &BTreeMap<String, Needs>) -> Result<Option<String>, Error
     let Link { name, forwards: Some(false), .. } = host.link_at(index)? else { return Ok(None) };
     // sysctl(8) takes a dot in the name of a link for a separator.
     let key = format!("net.ipv4.conf.{}.forwarding", name.replace('.', "/"));
-    Ok(Some(format!("{key} is 0, so no IPv4 answer that comes in by {name} is forwarded to a pod: set it to 1")))
+    Ok(Some(format!(
+        "{key} is 0, so no IPv4 answer that comes in by {name} is forwarded to a pod: set it to 1"
+    )))
 }
 
 /// Returns warnings about rules of others that drop packets of pods.

@@ -20,11 +20,9 @@ pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<Str
     let (name, mut inside) = (&entry.ifname, Netlink::open_bounded(ns)?);
     Ok(match inside.find_link(name)? {
         None => Some(lost(entry)),
-        Some(link) if is_anothers(entry, &link, &mut inside, host, ns)? => {
-            Some(format!(
-                "the {name} in its namespace is not as ADD made it: it is another attachment's, or was changed since"
-            ))
-        }
+        Some(link) if is_anothers(entry, &link, &mut inside, host, ns)? => Some(format!(
+            "the {name} in its namespace is not as ADD made it: it is another attachment's, or was changed since"
+        )),
         Some(_) => None,
     })
 }

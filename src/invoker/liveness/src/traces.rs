@@ -130,7 +130,10 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
             Some(_) => node.by_addresses(&trace.addrs, "its pod is gone".to_owned()),
         },
         Named::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => Verdict::Lives,
-        Named::Container { .. } => node.by_container(&trace.addrs, "no result cache and no lease that was read has its container".to_owned()),
+        Named::Container { .. } => node.by_container(
+            &trace.addrs,
+            "no result cache and no lease that was read has its container".to_owned(),
+        ),
         Named::Link(name) => by_link(node, trace, name),
         // The rules name no owner, and serve any pod with the address.
         Named::Nothing => {
@@ -175,8 +178,9 @@ fn by_isolated_interface(node: &Node, link: &Link) -> Verdict {
         link
     } else {
         let of_vlan = link.name.rsplit_once('.').filter(|(_, vlan)| vlan.parse::<u16>().is_ok());
-        let bridge = of_vlan
-            .and_then(|(bridge, _)| node.links.iter().find(|link| link.name == bridge && link.kind == "bridge"));
+        let bridge = of_vlan.and_then(|(bridge, _)| {
+            node.links.iter().find(|link| link.name == bridge && link.kind == "bridge")
+        });
         let Some(bridge) = bridge else { return Verdict::Lives };
         bridge
     };

@@ -53,10 +53,7 @@ pub enum Named {
     /// The comment, which [`Owner::comment`](cnimble_cni::Owner::comment) has made.
     Comment(String),
     /// The container, and its network unless the Go plugins left it out.
-    Container {
-        network: Option<String>,
-        id: String,
-    },
+    Container { network: Option<String>, id: String },
     /// The host's interface that it is for: a port of a bridge, or a bridge with a policy. Empty if the interface is
     /// missing.
     Link(String),

@@ -44,8 +44,11 @@ pub fn svg(tree: &Tree) -> String {
         sheet.text(MARGIN, y + LINE, "", "no usable networks");
         y += 2 * LINE;
     }
-    for line in
-        tree.strays.iter().map(|line| format!("rule of no pod on record: {line}")).chain(tree.problems.clone())
+    for line in tree
+        .strays
+        .iter()
+        .map(|line| format!("rule of no pod on record: {line}"))
+        .chain(tree.problems.clone())
     {
         sheet.text(MARGIN, y + LINE, "bad", &line);
         y += LINE;

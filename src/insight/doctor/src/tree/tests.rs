@@ -144,7 +144,10 @@ fn a_part_of_the_picture_is_kept() {
 
 #[test]
 fn nothing_and_much_are_drawn() {
-    assert_eq!(text(&Tree::default(), Look::default()), "no usable networks; `cnimble networks` lists the faults of files\n");
+    assert_eq!(
+        text(&Tree::default(), Look::default()),
+        "no usable networks; `cnimble networks` lists the faults of files\n"
+    );
     assert!(svg(&Tree::default()).contains(">no usable networks</text>"));
     let many = tree(200);
     assert_eq!(many.attachments(), 200);

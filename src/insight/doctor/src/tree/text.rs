@@ -68,8 +68,7 @@ pub fn text(tree: &Tree, look: Look) -> String {
     if tree.networks.is_empty() {
         out.push_str("no usable networks; `cnimble networks` lists the faults of files\n");
     }
-    for (heading, lines) in
-        [("rules of no pod on record", &tree.strays), ("other problems", &tree.problems)]
+    for (heading, lines) in [("rules of no pod on record", &tree.strays), ("other problems", &tree.problems)]
     {
         if !lines.is_empty() {
             let node = |line: &String| Node { line: line.clone(), ..Node::default() };

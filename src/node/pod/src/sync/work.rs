@@ -17,10 +17,7 @@ pub enum Cause {
     /// A check is due. This is the number of failed checks in a row.
     Check(u32),
     /// Its sandbox is broken.
-    Lost {
-        sandbox: String,
-        what: String,
-    },
+    Lost { sandbox: String, what: String },
 }
 
 /// Why work failed, as the pod's condition.
