@@ -318,7 +318,6 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
             if exists(path)? {
                 say(&format!("{} stays as it is: none lies beside this program", path.display()));
             }
-/// The beginning of the name of a file that is not complete yet.
         }
     }
     // The file is synced to the disk before a runtime may call it.
