@@ -16,14 +16,14 @@ pub(crate) enum AllocateError {
     /// The requested address is a gateway of some range.
     #[error("failed to allocate for range {set}: requested ip {ip} is subnet's gateway")]
     Gateway { set: usize, ip: IpAddr },
+    /// The requested address has a lease of this boot.
     #[error(
         "failed to allocate for range {set}: requested IP address {ip} is not available in range set {ranges}"
-    /// The requested address has a lease of this boot.
     )]
     NotAvailable { set: usize, ip: IpAddr, ranges: RangeSet },
+    /// The attachment has an address of this set already.
     #[error(
         "failed to allocate for range {set}: {ip} has been allocated to {container}, duplicate allocation is not allowed"
-    /// The attachment has an address of this set already.
     )]
     Duplicate { set: usize, ip: IpAddr, container: String },
     /// No address of the set is left.
