@@ -13,8 +13,9 @@ const OWN: Table<'static> = Table::new(Family::Inet, "cnimble");
 
 /// The programs that make tables of nf_tables, by the beginnings of the tables' names.
 const MAKERS: [(&str, &str); 12] = [
-    ("cnimble", "cnimble"),
+    // The first that fits counts.
     ("cnimble-node", "cnimble node"),
+    ("cnimble", "cnimble"),
     ("firewalld", "firewalld"),
     ("kube-proxy", "kube-proxy"),
     ("docker-bridges", "Docker"),
@@ -158,6 +159,7 @@ mod tests {
     #[test]
     fn makers_are_told_apart() {
         assert_eq!(maker(Family::Inet, "cnimble", "forward"), "cnimble");
+        assert_eq!(maker(Family::Inet, "cnimble-node", "masquerade"), "cnimble node");
         assert_eq!(maker(Family::Inet, "firewalld", "filter_FORWARD"), "firewalld");
         assert_eq!(maker(Family::Ipv4, "filter", "DOCKER-USER"), "Docker");
         assert_eq!(maker(Family::Ipv4, "filter", "FORWARD"), "iptables, by an administrator or a program");

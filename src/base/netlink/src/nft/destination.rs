@@ -102,12 +102,22 @@ pub(crate) fn ports_of_match(name: &str, info: &[u8]) -> Vec<RangeInclusive<u16>
         "tcp" if is_for_others(11) => Vec::new(),
         "udp" if is_for_others(8) => Vec::new(),
         "tcp" | "udp" => range(4).into_iter().collect(),
+        "sctp" if is_for_other_sctp_ports(info) => Vec::new(),
         "sctp" => range(0).into_iter().collect(),
         "multiport" => multiport(info),
         _ => Vec::new(),
     };
     ports.retain(|ports| *ports != (0..=u16::MAX));
     ports
+}
+
+/// Whether a `struct xt_sctp_info` inverts the test of the destination's ports (`invflags`, behind the ports, the bitmap
+/// of chunks, its type, four flags of chunks with their count, and `flags`).
+fn is_for_other_sctp_ports(info: &[u8]) -> bool {
+    const INVERTED: usize = 8 + 256 + 4 + 12 + 4 + 4;
+    const XT_SCTP_DEST_PORTS: u32 = 0x02;
+    let flags = info.get(INVERTED..INVERTED + 4).and_then(|bytes| bytes.try_into().ok());
+    flags.is_some_and(|flags| u32::from_ne_bytes(flags) & XT_SCTP_DEST_PORTS != 0)
 }
 
 /// Reads a `struct xt_multiport_v1`, in which some ports begin a range that the next one ends. The list is empty if the
@@ -156,5 +166,17 @@ mod tests {
         for cut in 0..48 {
             assert!(multiport(&info[..cut]).is_empty());
         }
+    }
+
+    #[test]
+    fn an_inverted_match_of_sctp_is_for_no_port_in_particular() {
+        // `sizeof(struct xt_sctp_info)`
+        let mut info = [0_u8; 292];
+        for port in info[..4].chunks_exact_mut(2) {
+            port.copy_from_slice(&5060_u16.to_ne_bytes());
+        }
+        assert_eq!(ports_of_match("sctp", &info), [5060..=5060]);
+        info[288..].copy_from_slice(&2_u32.to_ne_bytes());
+        assert!(ports_of_match("sctp", &info).is_empty());
     }
 }

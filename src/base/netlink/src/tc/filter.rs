@@ -4,7 +4,8 @@ use nix::errno::Errno;
 
 use super::{Handle, header, is_of, kind_and_options};
 use crate::uapi::pkt_cls::{
-    TC_MIRRED_IFINDEX, TC_U32_TERMINAL, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS, TCA_U32_ACT, TCA_U32_SEL,
+    TC_MIRRED_EACTION, TC_MIRRED_IFINDEX, TC_U32_TERMINAL, TCA_ACT_OPTIONS, TCA_EGRESS_REDIR,
+    TCA_INGRESS_REDIR, TCA_MIRRED_PARMS, TCA_U32_ACT, TCA_U32_SEL,
 };
 use crate::uapi::rtnetlink::{RTM_GETTFILTER, RTM_NEWTFILTER};
 use crate::wire::{self, Attributes, Message, Parsed, u32_ne};
@@ -88,16 +89,74 @@ pub(crate) fn effect(message: &Message<'_>) -> Parsed<Effect> {
     Ok(if kind == U32 && !selects { Effect::Nothing } else { Effect::Other })
 }
 
-/// Returns the target link of a u32 filter whose first action is `mirred`. `None` is for a filter without such an
-/// action. The link's index is in the parameters of the action: options, actions, the first one's options, parameters.
-/// The kind of the filter isn't looked at, and in other kinds the number of TCA_U32_ACT is another attribute's.
+/// Returns the target link of a u32 filter whose first action redirects by `mirred`. `None` is for a filter of another
+/// kind, whose attributes have other meanings, and for one without such an action. A mirroring action passes on a copy
+/// and redirects nothing. The link's index is in the parameters of the action: options, actions, the first one's options,
+/// parameters.
 pub(super) fn redirection(message: &Message<'_>) -> Parsed<Option<u32>> {
     if message.kind != RTM_NEWTFILTER {
         return Ok(None);
     }
-    let mut inner = super::options_of(message)?.unwrap_or_default();
+    let (kind, options) = kind_and_options(message)?;
+    if kind != U32 {
+        return Ok(None);
+    }
+    let mut inner = options.unwrap_or_default();
     for kind in [TCA_U32_ACT, FIRST_ACTION, TCA_ACT_OPTIONS] {
         inner = Attributes::new(inner.find(kind)?.unwrap_or_default());
     }
-    Ok(inner.find(TCA_MIRRED_PARMS)?.and_then(|parameters| u32_ne(parameters, TC_MIRRED_IFINDEX)))
+    let Some(parameters) = inner.find(TCA_MIRRED_PARMS)? else { return Ok(None) };
+    let redirects = u32_ne(parameters, TC_MIRRED_EACTION)
+        .is_some_and(|action| [TCA_EGRESS_REDIR, TCA_INGRESS_REDIR].contains(&action));
+    Ok(if redirects { u32_ne(parameters, TC_MIRRED_IFINDEX) } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uapi::rtnetlink::{TCA_KIND, TCA_OPTIONS, TCMSG};
+
+    fn message(body: &[u8]) -> Message<'_> {
+        Message { kind: RTM_NEWTFILTER, flags: 0, seq: 0, port: 0, body }
+    }
+
+    /// Returns an attribute (`struct nlattr`), padded to four bytes.
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// Returns the body of an RTM_NEWTFILTER.
+    fn filter(kind: &str, options: &[u8]) -> Vec<u8> {
+        let name = [kind.as_bytes(), &[0]].concat();
+        [vec![0; TCMSG], attribute(TCA_KIND, &name), attribute(TCA_OPTIONS, options)].concat()
+    }
+
+    fn programs(body: &[u8]) -> Option<String> {
+        super::super::programs::read(&message(body)).unwrap()
+    }
+
+    #[test]
+    fn attributes_of_another_kind_are_no_actions() {
+        // The name of an eBPF program, and the mask of a source MAC, have the number of u32's actions.
+        let bpf = filter("bpf", &attribute(TCA_U32_ACT, b"cil_from_netdev\0"));
+        assert_eq!(programs(&bpf).as_deref(), Some("bpf cil_from_netdev"));
+        let flower = filter("flower", &attribute(TCA_U32_ACT, &[0xff; 6]));
+        assert_eq!(programs(&flower).as_deref(), Some("flower"));
+    }
+
+    #[test]
+    fn a_mirroring_action_redirects_nothing() {
+        const TCA_EGRESS_MIRROR: u32 = 2;
+        for (action, expected) in [(TCA_EGRESS_REDIR, Some(7)), (TCA_EGRESS_MIRROR, None)] {
+            let parameters = super::super::struct_of(&[0, 0, 0, 0, 0, action, 7]);
+            let options = attribute(TCA_ACT_OPTIONS, &attribute(TCA_MIRRED_PARMS, &parameters));
+            let body = filter(U32, &attribute(TCA_U32_ACT, &attribute(FIRST_ACTION, &options)));
+
+            assert_eq!(redirection(&message(&body)).unwrap(), expected);
+        }
+    }
 }

@@ -12,7 +12,7 @@
 //! `struct tc_htb_glob`, `struct tc_htb_opt` and `struct tc_fifo_qopt` of linux/pkt_sched.h.
 
 use super::tbf::Tbf;
-use super::{Handle, handle_of, header, is_of, options_of, struct_of, write_kind};
+use super::{Handle, handle_of, header, is_of, kind_and_options, struct_of, write_kind};
 use crate::request::Mode;
 use crate::uapi::pkt_sched::{
     TC_HTB_GLOB_DEFCLS, TC_HTB_OPT_BUFFER, TC_HTB_OPT_RATE, TC_HTB_PROTOVER, TCA_HTB_CEIL64, TCA_HTB_INIT,
@@ -21,6 +21,9 @@ use crate::uapi::pkt_sched::{
 use crate::uapi::rtnetlink::{RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS, TCA_KIND, TCA_OPTIONS};
 use crate::wire::{self, Attributes, Malformed, Message, Parsed, u32_ne};
 use crate::{Netlink, Request, Result};
+
+/// The kind of the qdisc and of its classes.
+const KIND: &str = "htb";
 
 /// The rate of the class without a limit, in bytes per second. Newer Go plugins have the same.
 pub(super) const UNCAPPED: u64 = 100_000_000_000;
@@ -71,7 +74,7 @@ pub fn add(index: u32, name: &str, rest: Class) -> Request {
     let glob = struct_of(&[TC_HTB_PROTOVER, 10, rest.handle().minor().into(), 0, 0]);
     let header = header(index, Handle::AT_ROOT, Handle::ROOT);
     Request::written(format!("add qdisc htb to {name}"), Mode::Create, RTM_NEWQDISC, &header, |w| {
-        write_kind(w, "htb", |w| w.bytes(TCA_HTB_INIT, &glob));
+        write_kind(w, KIND, |w| w.bytes(TCA_HTB_INIT, &glob));
     })
 }
 
@@ -108,7 +111,7 @@ fn class(index: u32, name: &str, bucket: &Bucket) -> Request {
     let what = format!("add class {:x} of {} bytes per second to {name}", handle.minor(), bucket.rate);
     let header = header(index, handle, Handle::AT_ROOT);
     Request::written(what, Mode::Create, RTM_NEWTCLASS, &header, |w| {
-        write_kind(w, "htb", |w| {
+        write_kind(w, KIND, |w| {
             w.bytes(TCA_HTB_PARMS, &opt);
             if bucket.rate > u64::from(u32::MAX) {
                 w.u64_ne(TCA_HTB_RATE64, bucket.rate);
@@ -139,7 +142,8 @@ impl Netlink {
 /// Reads one of the two classes from an RTM_NEWTCLASS. `None` for any other class.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Bucket>> {
     let Some(class) = handle_of(message).and_then(Class::named) else { return Ok(None) };
-    let Some(options) = options_of(message)? else { return Ok(None) };
+    let (kind, options) = kind_and_options(message)?;
+    let Some(options) = options.filter(|_| kind == KIND) else { return Ok(None) };
     let Some(opt) = options.find(TCA_HTB_PARMS)? else { return Ok(None) };
     let long = options.find(TCA_HTB_RATE64)?;
     let long = long.and_then(|value| value.try_into().ok()).map(u64::from_ne_bytes);

@@ -100,7 +100,3 @@ fn kind_and_options<'a>(message: &Message<'a>) -> Result<(String, Option<Attribu
     }
     Ok((kind, options))
 }
-
-fn options_of<'a>(message: &Message<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
-    Ok(attributes_of(message).find(TCA_OPTIONS)?.map(Attributes::new))
-}

@@ -11,7 +11,7 @@ use ipnetwork::IpNetwork;
 
 use super::filter::{self, Key, U32};
 use super::htb::Class;
-use super::{Handle, header_with, info_of, options_of, write_kind};
+use super::{Handle, header_with, info_of, kind_and_options, write_kind};
 use crate::request::Mode;
 use crate::uapi::pkt_cls::{
     TC_U32_KEY, TC_U32_KEY_MASK, TC_U32_KEY_OFF, TC_U32_KEY_VAL, TC_U32_SEL, TC_U32_SEL_NKEYS,
@@ -131,7 +131,8 @@ impl Netlink {
 /// filter.
 pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<SubnetFilter>> {
     let Some(info) = info_of(message) else { return Ok(None) };
-    let Some(options) = options_of(message)? else { return Ok(None) };
+    let (kind, options) = kind_and_options(message)?;
+    let Some(options) = options.filter(|_| kind == U32) else { return Ok(None) };
     let class = options.find(TCA_U32_CLASSID)?.and_then(|value| u32_ne(value, 0));
     let class = class.and_then(|handle| Class::named(Handle(handle)));
     let selector = options.find(TCA_U32_SEL)?;

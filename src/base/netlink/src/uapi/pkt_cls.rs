@@ -23,6 +23,8 @@ pub(crate) const TC_ACT_STOLEN: u32 = 4;
 pub(crate) const TCA_MIRRED_PARMS: u16 = 2;
 pub(crate) const TCA_EGRESS_REDIR: u32 = 1;
 pub(crate) const TCA_INGRESS_REDIR: u32 = 3;
+/// `offsetof(struct tc_mirred, eaction)`
+pub(crate) const TC_MIRRED_EACTION: usize = 20;
 /// `offsetof(struct tc_mirred, ifindex)`
 pub(crate) const TC_MIRRED_IFINDEX: usize = 24;
 pub(crate) const TCA_BPF_NAME: u16 = 7;

@@ -207,12 +207,15 @@ pub fn finish(nft: &mut Nft) -> Result<Vec<String>, Error> {
     ports::remove_guard(nft)?;
     let mut remaining = Vec::new();
     for table in super::survey::TABLES {
-        if nft.has_table(table)? {
-            remaining.push(match forward::nftables::admin_rules(nft)? {
-                0 => format!("table {table}, which is in use"),
-                rules => format!("table {table}, with {rules} rules of yours in the chain admin"),
-            });
+        if !nft.has_table(table)? {
+            continue;
         }
+        // The table of bridges has no chain `admin`.
+        let rules = if table.family == Family::Bridge { 0 } else { forward::nftables::admin_rules(nft)? };
+        remaining.push(match rules {
+            0 => format!("table {table}, which is in use"),
+            rules => format!("table {table}, with {rules} rules of yours in the chain admin"),
+        });
     }
     Ok(remaining)
 }
