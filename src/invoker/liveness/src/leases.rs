@@ -1,6 +1,7 @@
 //! Reads the leases of host-local. `judge` decides which of their holders live.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -64,13 +65,20 @@ impl JudgedLeases {
     /// skipped, and an unreadable lease file with a warning.
     ///
     /// # Errors
-    /// Fails if a directory exists and can't be listed, because its leases are evidence.
+    /// Fails if a directory exists and can't be found or listed, because its leases are evidence.
     pub(super) fn read(evidence: &Evidence, entries: &[Known]) -> Result<Self, Error> {
         let mut dirs: BTreeSet<PathBuf> = evidence.data_dirs.iter().cloned().collect();
         dirs.extend(entries.iter().flat_map(Known::data_dirs));
-        let real = dirs.into_iter().filter_map(|dir| dir.canonicalize().ok());
+        let mut real = BTreeSet::new();
+        for dir in dirs {
+            match dir.canonicalize() {
+                Ok(path) => drop(real.insert(path)),
+                Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(err) => return Err(Error::io("find", &dir, &err)),
+            }
+        }
         let (boot, mut leases) = (Boot::current(), JudgedLeases::default());
-        for dir in real.collect::<BTreeSet<_>>() {
+        for dir in real {
             for path in listed(&dir)?.into_iter().filter(|path| path.is_dir()) {
                 let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
                 let name = name.to_owned();
@@ -114,7 +122,10 @@ impl JudgedLeases {
 /// Returns the paths in a directory, sorted.
 fn listed(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = std::fs::read_dir(dir).map_err(|err| Error::io("list", dir, &err))?;
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    let mut paths = Vec::new();
+    for entry in entries {
+        paths.push(entry.map_err(|err| Error::io("list", dir, &err))?.path());
+    }
     paths.sort();
     Ok(paths)
 }

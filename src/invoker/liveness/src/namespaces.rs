@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,11 +53,11 @@ pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpA
         walk.visit(path.clone(), &path, || !matches!(NetNs::find(&path), Ok(None)));
     }
     let mut mounts: BTreeSet<PathBuf> = BTreeSet::new();
-    for process in numbered(Path::new("/proc")) {
-        for thread in numbered(&process.join("task")) {
+    for process in walk.numbered(Path::new("/proc")) {
+        for thread in walk.numbered(&process.join("task")) {
             walk.link(&thread.join("ns/net"));
         }
-        for descriptor in entries(&process.join("fd")) {
+        for descriptor in walk.entries(&process.join("fd")) {
             walk.link(&descriptor);
         }
         // Processes in one mount namespace have the same mounts, so one of them is read.
@@ -106,6 +107,36 @@ impl Walk {
         Ok(id)
     }
 
+    /// Returns the paths in a directory whose names are numbers: processes and threads in /proc.
+    fn numbered(&mut self, dir: &Path) -> Vec<PathBuf> {
+        let mut found = self.entries(dir);
+        found.retain(|path| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        });
+        found
+    }
+
+    /// Returns the paths in a directory. That of a process that has ended is empty.
+    fn entries(&mut self, dir: &Path) -> Vec<PathBuf> {
+        let listed = fs::read_dir(dir)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>());
+        listed.unwrap_or_else(|err| self.without(dir, &err))
+    }
+
+    /// Returns the keys and paths of the network namespaces that are mounted for a process.
+    fn mounted(&mut self, process: &Path) -> Vec<(PathBuf, PathBuf)> {
+        mounted(process).unwrap_or_else(|err| self.without(&process.join("mountinfo"), &err))
+    }
+
+    /// Returns an empty list in place of what could not be read. Remembers a failure that says nothing of the process:
+    /// a namespace that only this file shows would be taken for gone.
+    fn without<T>(&mut self, path: &Path, err: &io::Error) -> Vec<T> {
+        if is_shortage(err) {
+            self.failed.insert(path.to_owned(), format!("{}: {err}", path.display()));
+        }
+        Vec::new()
+    }
+
     /// Visits what a link of /proc leads to, if that is a network namespace.
     fn link(&mut self, path: &Path) {
         if let Ok(id) = fs::read_link(path)
@@ -119,12 +150,14 @@ impl Walk {
     /// so the list is read again.
     fn mounts(&mut self, process: &Path) {
         for look in 1..=LOOKS {
-            let mut todo = mounted(process);
+            let mut todo = self.mounted(process);
             for (id, path) in &todo {
                 // A mount may move while it is visited. A failure counts only after the last look, if the mount exists
                 // anywhere.
                 let is_it = |(there, _): &(PathBuf, PathBuf)| there == id;
-                self.visit(id.clone(), path, || look == LOOKS && mounted(process).iter().any(is_it));
+                self.visit(id.clone(), path, || {
+                    look == LOOKS && mounted(process).unwrap_or_default().iter().any(is_it)
+                });
             }
             todo.retain(|(id, _)| !self.done.contains(id));
             if todo.is_empty() {
@@ -134,25 +167,17 @@ impl Walk {
     }
 }
 
-/// Returns the paths in `dir` whose names are numbers: processes and threads in /proc.
-fn numbered(dir: &Path) -> Vec<PathBuf> {
-    let mut found = entries(dir);
-    found.retain(|path| {
-        path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
-    });
-    found
-}
-
-/// Returns the paths in `dir`. An unreadable directory, such as that of a process that has ended, is empty.
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-}
-
 /// Returns the keys and paths of the network namespaces in a process's mountinfo (proc(5)). The paths lead through the
 /// process's root.
-fn mounted(process: &Path) -> Vec<(PathBuf, PathBuf)> {
-    let text = fs::read(process.join("mountinfo")).unwrap_or_default();
-    netns::mounts(&String::from_utf8_lossy(&text), &process.join("root"))
+fn mounted(process: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    let text = fs::read(process.join("mountinfo"))?;
+    Ok(netns::mounts(&String::from_utf8_lossy(&text), &process.join("root")))
+}
+
+/// Whether an error is one of this process or of the machine, and not of a process that has ended or is not shown to
+/// this one. What could not be read for such a reason may well exist.
+fn is_shortage(err: &io::Error) -> bool {
+    matches!(err.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO))
 }
 
 /// Returns the `wanted` addresses that may be a pod's, and the links whose alias names an owner. It reads the lists to
@@ -192,6 +217,19 @@ mod tests {
             walk.visit("net:[1]".into(), file.path(), || is_there);
             assert_eq!(walk.failed.len(), blind, "{:?}", walk.failed);
             assert!(walk.done.is_empty());
+        }
+    }
+
+    /// Without descriptors or memory for a look, nothing of a process is known.
+    #[test]
+    fn a_look_without_descriptors_is_blind() {
+        let dir = Path::new("/proc/1/fd");
+        for (errno, blind) in
+            [(libc::EMFILE, 1), (libc::ENFILE, 1), (libc::ENOMEM, 1), (libc::ENOENT, 0), (libc::ESRCH, 0)]
+        {
+            let mut walk = Walk::default();
+            let found: Vec<PathBuf> = walk.without(dir, &io::Error::from_raw_os_error(errno));
+            assert_eq!((found.len(), walk.failed.len()), (0, blind), "{errno}");
         }
     }
 }

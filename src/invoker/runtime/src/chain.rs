@@ -95,6 +95,16 @@ impl Invoker {
             result: Some(added.document.clone()),
         };
         if let Err(cause) = self.record(entry).await {
+            if known {
+                log::warn!(
+                    "network {}: the ADD of {} of {} is not rolled back, because the cache knows this attachment from \
+                     an earlier ADD",
+                    network.name,
+                    attach.ifname,
+                    attach.container_id
+                );
+                return Err(cause.into());
+            }
             let rollback =
                 self.begin().del_chain(network, &network.plugins, attach, Some(&added.document)).await;
             return Err(Error::Cache { cause, rollback });

@@ -165,6 +165,25 @@ async fn a_result_that_cannot_be_recorded_is_rolled_back() {
 }
 
 #[tokio::test]
+async fn an_attachment_that_exists_is_not_rolled_back_if_it_cannot_be_recorded_again() {
+    let bench = Bench::new(&["one"]);
+    let net = network("1.0.0", &["one"]);
+    bench.invoker().add(&net, &attach("c1")).await.unwrap();
+    let dir = bench.path().display().to_string();
+    bench.plugin(
+        "one",
+        &format!(
+            "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || touch {dir}/deleted\n\
+             rm -rf {dir}/cache/results; echo > {dir}/cache/results\n\
+             echo '{{\"cniVersion\":\"1.0.0\"}}'\n"
+        ),
+    );
+    let err = bench.invoker().add(&net, &attach("c1")).await.unwrap_err();
+    assert!(matches!(err, Error::Cache { .. }), "{err}");
+    assert!(!bench.path().join("deleted").exists(), "a living pod would lose its network");
+}
+
+#[tokio::test]
 async fn del_goes_on_past_failures_and_keeps_the_entry_until_it_succeeds() {
     let bench = Bench::new(&["one", "two", "three"]);
     let net = network("1.0.0", &["one", "two", "three"]);
