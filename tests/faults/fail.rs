@@ -212,6 +212,13 @@ fn errors_in_the_first_bridge() {
 }
 
 #[test]
+fn errors_in_the_first_published_port() {
+    for key in ["", " with services"] {
+        failures(&format!("first bridge and portmap{key}"), &[Verb::Add, Verb::Del], 16);
+    }
+}
+
+#[test]
 fn errors_in_ptp() {
     failures("ptp", ALL, 14);
 }

@@ -154,6 +154,13 @@ fn killed_in_the_first_bridge_with_keys() {
 }
 
 #[test]
+fn killed_in_the_first_published_port() {
+    for key in ["", " with services"] {
+        deaths(&format!("first bridge and portmap{key}"), &[Verb::Add, Verb::Del], 10);
+    }
+}
+
+#[test]
 fn killed_in_bridge_with_keys() {
     for key in ["uplink", "mtuAuto", "keepFor", "ipMasqExclude"] {
         deaths(&format!("bridge with {key}"), &[Verb::Add, Verb::Del, Verb::Gc], FEWEST);

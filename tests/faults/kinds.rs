@@ -66,6 +66,17 @@ const KEYS: &[Key] = &[
         values: &[("/acceptPublished", "true")],
         host: &["iptables -A FORWARD -j DROP", "ip6tables -A FORWARD -j DROP"],
     },
+    // A bridge stands in for the dummy link of kube-proxy in IPVS mode.
+    Key {
+        name: "services",
+        at: 1,
+        values: &[],
+        host: &[
+            "ip link add kube-ipvs0 type bridge",
+            "ip address add 10.96.0.1/32 dev kube-ipvs0",
+            "ip address add fd00:96::1/128 dev kube-ipvs0 nodad",
+        ],
+    },
     // The machine whose bridges filter vlans has no family inet of nf_tables, so no masquerading.
     Key {
         name: "vlan",
@@ -164,7 +175,7 @@ fn common(host: &Host) -> Value {
 
 impl Kind {
     /// Returns the network with this name, or the chain of plugins with these names, joined by ` and `. A key follows
-    /// ` with `. `first` says that there is no other pod.
+    /// ` with `. `first ` in front says that there is no other pod.
     pub fn of(name: &str) -> Kind {
         let bridge = Sample::of("bridge");
         let (plain, key) = match name.split_once(" with ") {
@@ -173,18 +184,20 @@ impl Kind {
         };
         let by_a_child = plain.strip_suffix(" by a child");
         let chain = match by_a_child.unwrap_or(plain) {
-            "first bridge" | "edited bridge" => vec![bridge],
+            "edited bridge" => vec![bridge],
             "chain" => {
                 let here = Sample::with(Role::Chained).filter(|sample| sample.missing().is_none());
                 std::iter::once(bridge).chain(here).collect()
             }
             "many leases" => vec![Sample::of("host-local")],
-            plugins => plugins.split(" and ").map(Sample::of).collect(),
+            plugins => {
+                plugins.strip_prefix("first ").unwrap_or(plugins).split(" and ").map(Sample::of).collect()
+            }
         };
         Kind {
             name: name.to_owned(),
             chain: Chain::Samples(chain),
-            neighbour: !["first bridge", "edited bridge"].contains(&plain),
+            neighbour: !plain.starts_with("first ") && plain != "edited bridge",
             leases: if name == "many leases" { 70 } else { 0 },
             wait: by_a_child.map(|_| "0"),
             edited: name == "edited bridge",

@@ -37,7 +37,7 @@ pub use holder::{Holder, IsGone};
 pub use listeners::{shadowed, shadowed_by};
 
 use super::command;
-use super::elements::{self, Changes, Layout};
+use super::elements::{Changes, Layout};
 use super::failures::{Failures, has_nf_tables, not_available};
 use super::go_chains::DNAT;
 use super::nat::{self, Port, Traffic};
@@ -236,7 +236,7 @@ pub fn add(
                 if let Some(link) = link {
                     failures.note(nftables::close_link(nft, &changes, &link));
                 }
-                failures.note(elements::revert::<Portmap>(nft, &changes));
+                failures.note(nftables::revert(nft, &changes));
             }
             Made::Iptables(owner) => failures.note(iptables::remove(nft, &owner)),
         }

@@ -115,15 +115,30 @@ pub(super) fn add(
             changes.also_made(made);
             match foreign::replace_own(nft, owner, forward, has_own) {
                 Ok(()) => Ok(changes),
-                Err(err) => Err(Refused::Taken(undone(err, elements::revert::<Portmap>(nft, &changes)))),
+                Err(err) => Err(Refused::Taken(undone(err, revert(nft, &changes)))),
             }
         }
         Err(refused) if made.is_empty() => Err(refused),
-        Err(refused) => match elements::revert::<Portmap>(nft, &made) {
+        Err(refused) => match revert(nft, &made) {
             Ok(()) => Err(refused),
             failed => Err(Refused::Taken(undone(refused, failed))),
         },
     }
+}
+
+/// Takes the changes of an ADD back. An ADD that has made the part has made the sets for the addresses of Services, too.
+/// These are not the layout's, so they go here, and with them the table if it has nothing else.
+pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> netlink::Result<()> {
+    elements::revert::<Portmap>(nft, changes)?;
+    if !changes.made_part || nft.has_chain(Portmap::TABLE.chain(names::PREROUTING))? {
+        return Ok(());
+    }
+    services::remove(nft)?;
+    if !elements::drop_part::<Portmap>(nft)? {
+        // A concurrent ADD has made the part again, and may need the addresses of Services.
+        services::refresh(nft)?;
+    }
+    Ok(())
 }
 
 /// What an ADD inserts, and the present addresses of Services.
