@@ -27,8 +27,9 @@ const MOST: usize = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 /// A directory that exists if systemd is PID 1 (sd_booted(3)).
 pub(crate) const SYSTEMD: &str = "/run/systemd/system";
-/// The longest time that an ADD waits for an address. The kubelet allows four minutes for a sandbox with all its
-/// networks.
+/// The time that an ADD waits for an address, with a daemon that this plugin has started. It is only the default: the
+/// key `ipam.timeout` sets another time, which may be longer. The kubelet allows four minutes for a sandbox with all
+/// its networks.
 const ADD_LIMIT: &str = "60s";
 
 /// Asks the lease daemon, and starts one if none runs. If the daemon exits before it answers, asks the next one, so a

@@ -44,7 +44,8 @@ fn name(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
         match length {
             0 => return Some((name, behind.unwrap_or(at + 1))),
             0xc0.. => {
-                // A pointer may only lead backwards, so that the loop ends.
+                // A pointer must lead backwards. A name may still lead back to itself, as labels lead forwards. Each
+                // round makes the name longer, so its longest length ends the loop.
                 let to = (length & 0x3f) << 8 | usize::from(*bytes.get(at + 1)?);
                 behind = behind.or(Some(at + 2));
                 if to >= at {

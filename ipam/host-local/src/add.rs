@@ -123,6 +123,9 @@ fn undo(call: &Call, config: &Config) -> Journal {
 
 /// Writes the leases of the `choices`, after removing old ones in their place. Also removes leases that the attachment
 /// has from an earlier boot. Returns the addresses of all removed leases.
+///
+/// Each lease moves the turn of its range set on to its address (`last_reserved_ip.N`), so that the next pod gets a
+/// later one. An address that was remembered (`keepFor`) does not move it.
 fn write(
     store: &Store,
     journal: &Journal,

@@ -1,4 +1,6 @@
-//! An ADD's changes on the disk, and their undo. Each change is recorded *before* it is made, so a panic loses nothing.
+//! An ADD's changes on the disk, and their undo. A change of a lease or of `last_reserved_ip.N` is recorded *before* it
+//! is made, so a panic loses none. A directory and the lock file are recorded right *after* they are made ([`Noted`]).
+//! So the undo never removes one that another process has made.
 //!
 //! The undo respects concurrent verbs. It removes only our lease, restores `last_reserved_ip.N` only if no other ADD
 //! has changed it, and removes only an empty directory. [`Store`] tolerates a directory that is removed while it waits

@@ -107,6 +107,9 @@ impl Plugin for HostLocal {
     ///
     /// A lease whose veth still exists stays. The main plugin has kept that veth because another program has
     /// overwritten its alias.
+    ///
+    /// A lease that can't be read stays, and so does what is no regular file. Nobody knows whether its owner lives. One
+    /// that can't be read makes GC fail with code 5, after it has released the others.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
         let path = config::store_path(&call.config)?;
         let Some(store) = Store::lock(&path)? else {

@@ -18,6 +18,14 @@ use crate::{bridge, gateway, ours, place, port, unused, uplink, vlan_gateway};
 ///
 /// For CHECK the first difference is the error, with code 103. If the doctor or guard calls, differences are noted or
 /// put back ([`Call::wants`]). So `Ok` then does not mean that all is as wanted, and the caller reads the notes.
+///
+/// Only such an examination compares the following. The Go plugins' CHECK does not ask for it, and the caller of a
+/// CHECK that fails may end the pod:
+///
+/// - `accept_ra` of the bridge;
+/// - whether the bridge passes the pod's frames, learns from them, and floods to the port;
+/// - the host's routes to the pods, and whether it forwards what they send, if the bridge is a gateway;
+/// - an MTU that follows the default route, on the veth pair and the VLAN's gateway interface.
 pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Result<(), Error> {
     let netns = call.open_netns()?;
     let cx = &mut Context::open(call, config)?;

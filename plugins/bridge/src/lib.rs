@@ -7,7 +7,8 @@
 //! 4. Add the forwarding entry (`place`) and the packet rules ([`cnimble_rules::filters`]) before the pod can send.
 //! 5. Add the gateway addresses to the bridge and switch forwarding on (`gateway`).
 //! 6. Add addresses to the pod's interface, set it up and add the routes (`pod`).
-//! 7. Wait until both ends are operationally up, so that the pod can send when ADD returns.
+//! 7. Wait until the host's end is operationally up, so that the pod can send when ADD returns. With an IPv6 address,
+//!    wait also for the pod's end, and for duplicate address detection if it is on.
 //!
 //! Steps 6 and 7 are left out if `disableContainerInterface` keeps the pod's interface down.
 //!

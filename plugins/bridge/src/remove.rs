@@ -40,8 +40,9 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
 }
 
 /// Removes the rules of `owner` for masquerading, the MAC check and isolation. The configuration may have changed since
-/// ADD, so its keys do not decide. Only isolation is skipped if the port is known not to be isolated, or if the port is
-/// gone and the configuration has no `portIsolation`.
+/// ADD, so its keys do not decide. Only isolation can be skipped: if the port is known not to be isolated. Without a
+/// known port, because it is gone or the look for it failed, isolation is skipped if the configuration has no
+/// `portIsolation`.
 ///
 /// The addresses in prevResult and the port `veth` spare a listing of all rules. `None` means that the look for the
 /// port failed, and `Some(None)` that it is gone.

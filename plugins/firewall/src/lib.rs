@@ -8,7 +8,8 @@
 //! released them, so it leaves addresses that another pod has by now.
 //!
 //! The DEL of the last pod on a bridge removes the bridge's policy. Without a prevResult, DEL finds the bridge by the
-//! pod's end on the host. Without that either, it removes the policies of all unused bridges.
+//! pod's end on the host. It cannot know whether that is the only one. So each such DEL also removes the policies of
+//! all unused bridges from cnimble's own table.
 
 mod config;
 mod port;

@@ -24,9 +24,10 @@ pub(super) struct Pod {
     pub(super) speaker: Box<dyn Speaker>,
     /// The lease whose address and routes are on the interface.
     applied: Option<Held>,
-    /// Whether the kernel knows the lifetime of the address.
+    /// Whether this process has dealt with the lifetime of the address for the present lease. False after a restart.
     has_lifetime: bool,
-    /// Whether the lifetime that it was given was finite.
+    /// Whether this process has given the address a finite lifetime. False after a restart, so the first round then
+    /// gives a lifetime even to an address that `cnimble hand-over` has made permanent.
     is_temporary: bool,
     /// The lost address with the reason, until there is a new lease.
     lost: Option<(IpAddr, &'static str)>,
@@ -119,7 +120,7 @@ impl Pod {
         let net = lease.net();
         match inside.addrs(link.index)?.into_iter().find(|addr| addr.net == net) {
             None if !self.is_temporary => return Ok(()),
-            // `cnimble hand-over` has made the address permanent, so it stays so.
+            // `cnimble hand-over` has made the address permanent, so it stays so until this daemon is restarted.
             Some(present) if self.is_temporary && present.permanent => {}
             _ => {
                 inside.execute(addr::set_lifetime(link.index, &link.name, net, preferred, valid))?;

@@ -120,7 +120,11 @@ impl Daemon {
         Reply::Done
     }
 
-    /// Releases all leases of the network that are not `valid`. Stops at the first file that cannot be removed.
+    /// Releases all leases of the network that are not `valid`, except those for which an ADD still waits. Stops at the
+    /// first file that cannot be removed.
+    ///
+    /// An ADD that was answered and is not finished is not spared. So `valid` must name the attachments of running
+    /// ADDs.
     fn gc(&mut self, network: &str, valid: &[(String, String)], now: u64) -> Reply {
         let stale = |owner: &LeaseOwner| {
             owner.network == network

@@ -14,11 +14,13 @@ use super::{Command, Plugin, Undo, delegate, signal};
 pub struct Call {
     /// The verb of the invocation.
     pub command: Command,
-    /// The value of `CNI_CONTAINERID`. Empty for GC and STATUS.
+    /// The value of `CNI_CONTAINERID`. GC and STATUS need none, and it is usually empty for them.
     pub container_id: String,
-    /// The unchanged value of `CNI_NETNS`. It may be empty for DEL.
+    /// The value of `CNI_NETNS`, unchanged but for one case. It is cleared for a DEL whose path leads to the plugin's
+    /// own namespace (without `CNI_NETNS_OVERRIDE`), so that DEL leaves the host alone. It may also be empty for DEL,
+    /// and usually is for GC and STATUS.
     pub netns: String,
-    /// The value of `CNI_IFNAME`. Empty for GC and STATUS.
+    /// The value of `CNI_IFNAME`. GC and STATUS need none, and it is usually empty for them.
     pub ifname: String,
     /// The unparsed value of `CNI_ARGS`, because loopback must accept any content.
     pub raw_args: String,

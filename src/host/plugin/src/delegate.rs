@@ -52,6 +52,14 @@ pub fn add_ipam(call: &Call) -> Result<CniResult, Error> {
     Ok(assigned.map(|added| added.result).unwrap_or_default())
 }
 
+/// Calls ADD of plugin `name`, with its undo. A plugin of this binary pushes its own undo actions.
+///
+/// The undo of a program is its DEL. It runs after all other actions, so that no other pod gets the address while an
+/// interface has it. Only a plugin that releases through the interface gets its DEL earlier, before the interface goes.
+/// There is no DEL if the program could not be started, or has reported a CNI error: then it has undone its own
+/// changes.
+///
+/// Fails with the delegate's error, for an invalid answer, and as [`resolve`] does. The result may have no addresses.
 fn add(call: &Call, name: &str) -> Result<Added, Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => Ok(Added { result: plugin.add(call)?, here: true }),

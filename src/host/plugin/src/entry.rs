@@ -281,7 +281,11 @@ fn verb(plugin: &dyn Plugin, mut call: Call, netns_override: bool) -> Result<(),
     outcome
 }
 
-/// Runs ADD and prints its result. If either fails, or a termination signal has come, rolls back the changes.
+/// Runs ADD and prints its result. If either fails, or a termination signal has come before the print, rolls back the
+/// changes.
+///
+/// A signal during the print rolls nothing back. `print` goes on after it (EINTR), so the caller gets the whole
+/// result, and the ADD succeeds.
 fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
     call.undo.make_current();
     let done = plugin

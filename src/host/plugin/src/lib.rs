@@ -1,6 +1,7 @@
 //! The skeleton of a plugin. A plugin implements [`Plugin`], and [`main`] does the rest. It reads and validates every
-//! parameter, and refuses the plugin's own namespace before anything is done. It runs the verb and prints the result or
-//! the error. It rolls back all changes when ADD fails, panics or is terminated.
+//! parameter before it changes anything; only the log file is opened, or made, before that has ended. ADD and CHECK
+//! refuse the plugin's own namespace (unless `CNI_NETNS_OVERRIDE` is set), and DEL goes on without one. It runs the
+//! verb and prints the result or the error. It rolls back all changes when ADD fails, panics or is terminated.
 //!
 //! Read `entry` first, which takes a process from its start to its exit, then `call` with the parameters of a verb,
 //! `interface`, [`delegate`] (IPAM) and `undo`. `wanted` is the state that CHECK verifies and the doctor restores.

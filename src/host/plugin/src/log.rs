@@ -159,8 +159,10 @@ pub(crate) fn init() {
 }
 
 /// Opens the file of `logFile`, if the key is there. The fields `call` are in every line. If the file can't be opened,
-/// this only warns: a log keeps no pod from its network. Fails with code 7 if a key is no text, or the level is
-/// unknown.
+/// this only warns: a log keeps no pod from its network.
+///
+/// Fails with code 7 if a key is no text, or the level is unknown. The caller lets DEL and GC go on without a log file
+/// then. Without `logFile`, `logLevel` is not read, so its value is no error.
 pub(crate) fn open(config: &PluginConfig, call: &[(&str, &str)]) -> Result<(), Error> {
     let Some(path) = text(config, "logFile")? else { return Ok(()) };
     let level = text(config, "logLevel")?.map_or(Ok(FILE_LEVEL), level_of)?;

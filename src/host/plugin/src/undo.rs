@@ -51,6 +51,9 @@ impl Undo {
 
     /// Runs all actions, the latest first, those of [`push_last`](Self::push_last) at the end. Returns a sentence for
     /// each failure.
+    ///
+    /// A panic inside of [`push`](Self::push) or `push_last` leaves the stack borrowed. Then no action runs, and the
+    /// returned list does not tell that.
     pub fn rollback(&self) -> Vec<String> {
         let mut failures = Vec::new();
         loop {
@@ -78,7 +81,8 @@ impl Undo {
     }
 }
 
-/// Rolls back the stack of the running verb, for the panic hook. Returns a sentence for each failure.
+/// Rolls back the stack of the running verb, for the panic hook. Returns a sentence for each failure. A second call
+/// finds no stack. If the stack is borrowed, nothing is undone and the list is empty: see [`Undo::rollback`].
 pub(super) fn rollback_current() -> Vec<String> {
     let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()

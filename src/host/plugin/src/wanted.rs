@@ -211,16 +211,22 @@ impl Examination<'_> {
 
 /// The outcome of an [`Examination`].
 pub struct Examined {
-    /// The items that are not as wanted, or could not be put back.
+    /// The items that are not as wanted, or could not be put back. The list may be incomplete: a difference (code 103)
+    /// on which later items depend ends the check early. It is in the list only if nothing was noted before it.
     ///
     /// # Errors
-    /// An error means that the check ended early, so nothing is known about the items.
+    /// An error means that the check ended early for another reason than a difference. What it had noted until then is
+    /// lost, so nothing is known about the items.
     pub faults: Result<Vec<Fault>, Error>,
     /// Takes back what was put back. The caller rolls it back or commits it.
     pub undo: Undo,
 }
 
-/// Runs CHECK and returns the noted faults. Refuses the host's namespace as the pod's.
+/// Runs CHECK and returns the noted faults. Refuses the host's namespace as the pod's, with code 8.
+///
+/// A difference (code 103) that ends the check becomes a fault if none was noted. Otherwise it is dropped, and the list
+/// does not tell that later items were not compared. Any other error of CHECK is returned, and the noted faults are
+/// dropped.
 fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
     if call.home.as_ref().is_some_and(|home| home.is_at(Path::new(&call.netns))) {
         return Err(Error::new(Code::INVALID_NETNS, format!("{} is the host's namespace", call.netns)));

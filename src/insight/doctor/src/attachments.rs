@@ -1,6 +1,7 @@
 //! Compares living attachments with the wanted state that their plugins name. A linked plugin runs its CHECK in this
-//! process, and can repair every difference ([`cnimble_plugin::Examination`]). Any other plugin is run with the verb,
-//! which reports only the first difference. The cache must know the pod's configuration.
+//! process ([`cnimble_plugin::Examination`]). It can repair the items that it names by `Call::wants`, and only notes
+//! those that it names by `Call::expects`. Any other plugin is run with the verb, which reports only the first
+//! difference. The cache must know the pod's configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -112,7 +113,8 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     Some(format!("only the host's part is checked: {why}"))
 }
 
-/// A difference that [`Doctor::repair`] can repair.
+/// A difference that a linked plugin has found. [`Doctor::repair`] has the plugin put it back. That fails for an item
+/// that the plugin can only verify (`Call::expects`).
 #[derive(Debug, Clone)]
 pub(super) struct Action {
     owner: Owner,

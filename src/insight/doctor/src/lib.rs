@@ -80,7 +80,7 @@ pub enum Kind {
     PodState,
     /// A living pod with an unfinished DEL.
     BegunDel,
-    /// A Ready sandbox without its namespace or its interface.
+    /// A Ready sandbox into which no look was possible, mostly because its namespace or its interface is missing.
     SandboxInterface,
     /// A sandbox with another address than its runtime reports.
     SandboxAddress,

@@ -55,7 +55,8 @@ fn has_lease(known: &Known) -> bool {
 }
 
 impl Ending {
-    /// Makes the addresses permanent. A lease daemon that runs does not change their lifetimes.
+    /// Makes the addresses permanent. A lease daemon of cnimble that has set their lifetimes leaves them so while it
+    /// runs. One that is started later gives them a lifetime again in its first round.
     pub(super) fn keep(&self) -> Result<(), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         for net in &self.nets {

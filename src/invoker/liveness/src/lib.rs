@@ -14,8 +14,8 @@
 //!
 //! **The order of reading matters.** A concurrent ADD may be of a runtime that does not take cnimble's lock. Objects
 //! are listed first, and the evidence for their owners is read afterwards: packet rules, links, entries and leases,
-//! then namespaces and links again. An ADD makes the link first, then the lease, the address and the rules. So every
-//! listed object has its evidence, at any progress of its ADD.
+//! then the runtime's sandboxes, namespaces and links again. An ADD makes the link first, then the lease, the address
+//! and the rules. So every listed object has its evidence, at any progress of its ADD.
 
 pub mod cache_entries;
 pub mod inside;
@@ -169,8 +169,8 @@ impl Sight {
     }
 }
 
-/// Returns why a file may belong to a running ADD, or `None` if it is older than `grace`. A time in the future counts
-/// as young. So does a file that can't be examined.
+/// Returns why a file may belong to a running ADD, or `None` if its last modification is older than `grace`. A time in
+/// the future counts as young. So does a file that can't be examined.
 pub fn young(path: &std::path::Path, grace: Duration) -> Option<String> {
     let changed = std::fs::symlink_metadata(path).and_then(|meta| meta.modified());
     let age = changed.map(|changed| SystemTime::now().duration_since(changed).unwrap_or_default());

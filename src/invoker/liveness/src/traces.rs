@@ -75,8 +75,9 @@ fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict
     })
 }
 
-/// Asks by ARP whether a neighbour of this host has the address. Returns `Some(false)` if no route or no link with a
-/// carrier leads there. Returns `None` if it can't be asked: for IPv6, or on a link without a MAC.
+/// Asks whether a neighbour of this host has the address: by ARP for IPv4, and by the kernel's neighbor solicitations
+/// for IPv6. Returns `Some(false)` if no route or no link with a carrier leads there. Returns `None` if it can't be
+/// asked: on a link without a MAC, or because of an IPv6 entry that was written by hand.
 fn answers(address: IpAddr) -> Result<Option<bool>, Error> {
     let mut host = Netlink::open()?;
     // Without a route, or on a link without a carrier, no neighbour can answer.

@@ -18,14 +18,17 @@ impl Invoker {
     /// Attaches a container. Returns the last plugin's result, after it was written to the cache.
     ///
     /// If a plugin fails, those that were run get a DEL, last one first. The error lists the cause first, and then
-    /// failures of these DELs. The failed plugin gets a DEL, too, unless it could not be started or reports a conflict.
+    /// failures of these DELs. The failed plugin gets a DEL, too, even if no time was left to start it. It gets none if
+    /// its file is missing or could not be executed, or if it reports a conflict.
     /// If the cache has this attachment already, no DEL runs, because it would remove a working container's network.
     /// The error says so.
     ///
     /// **Cancellation.** If the future is dropped, a task of the tokio runtime undoes the ADD. The running plugin is
     /// stopped as at a time limit: it gets SIGTERM, and SIGKILL two seconds later. DEL follows as after a failure, and
-    /// the cache gets no entry. The task holds the locks, for two minutes at most while the runtime runs. It logs what
-    /// it could not undo. Other operations of this invoker and its clones on the same attachment wait for it.
+    /// no entry is written. If the entry is just being written, DEL removes it afterwards, or leaves it if a plugin
+    /// fails. An attachment that gets no DEL keeps an entry. The task holds the locks, for two minutes at most while
+    /// the runtime runs. It logs what it could not undo. Other operations of this invoker and its clones on the same
+    /// attachment wait for it.
     ///
     /// The end of the tokio runtime ends the task, and kills the running plugin. Before that call [`Invoker::del`], which
     /// waits for the undo and reports what is left.
@@ -169,7 +172,8 @@ impl Invoker {
 
     /// Detaches a container: runs DEL of every plugin, last one first, with the cached result from version 0.4.0 on. It
     /// goes on past a plugin that fails. If all have succeeded, it removes the entry in the cache; a failure of that is
-    /// only a warning. A corrupt entry is renamed, with a warning.
+    /// only a warning. An entry that can't be read, or has no usable result, is renamed before the plugins run, with a
+    /// warning. So a repeated DEL goes by `network`.
     ///
     /// If the cache has the configuration of the ADD, DEL uses that one, and warns if `network` is another. Arguments
     /// are those of `attach`. See [`Invoker::with_given_configuration`].
@@ -200,7 +204,8 @@ impl Invoker {
         };
         outcome(self.begin().del_chain(network, &network.plugins, attach, result.as_ref()).await)?;
         if let Err(err) = self.cache.remove(attach.key(&network.name)) {
-            // Nothing but GC uses the entry again, and a second DEL is harmless.
+            // The plugins have succeeded, and a second DEL is harmless. Until one succeeds, CHECK and liveness read the
+            // entry, and the next ADD takes the attachment for a known one.
             log::warn!("{err}");
         }
         Ok(())

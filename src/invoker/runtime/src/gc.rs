@@ -8,8 +8,9 @@ use super::{Attach, Entry, Invoker, check_names};
 
 impl Invoker {
     /// Cleans up what belongs to no attachment in `valid`. First runs DEL for each invalid attachment of this network
-    /// in the cache, as [`Invoker::del`] does. From version 1.1.0 on it then runs GC of each plugin, also of those that
-    /// only a record of an ADD names. Goes on past failures. Does nothing if the network says `disableGC`.
+    /// in the cache, as [`Invoker::del`] does. From version 1.1.0 on it then runs GC of each plugin. It also runs GC of
+    /// plugins that only a record of an ADD names, for which the version of that record counts. Goes on past failures.
+    /// Does nothing if the network says `disableGC`.
     ///
     /// `None` is *no list*: the valid attachments are unknown. Nothing is deleted, and the plugins get no list either.
     /// With an empty list no attachment is valid, and all are deleted. libcni deletes all in both cases.

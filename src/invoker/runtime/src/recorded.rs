@@ -65,8 +65,9 @@ impl Invoker {
         self.recorded(given, attach).network.into_owned()
     }
 
-    /// Reads the record of an attachment. An unusable record is no failure: it leaves the given configuration, and an
-    /// error as the result.
+    /// Reads the record of an attachment. An unusable record is no failure, but an error as the result. If the file
+    /// can't be read or is corrupt, the given configuration counts. If only the result is unusable, the recorded one
+    /// counts.
     pub(super) fn recorded<'n>(&self, given: &'n NetworkList, attach: &Attach) -> Recorded<'n> {
         let key = attach.key(&given.name);
         let corrupt = |why: &dyn Display| UnusableRecord {
@@ -124,8 +125,8 @@ impl Invoker {
     }
 
     /// Returns the plugins that GC must ask besides those of `given`, each with the network of its record. Only they
-    /// know what they made for dead attachments. A plugin that CNI_PATH lacks is left out, with a warning. So is a
-    /// record below 1.1.0.
+    /// know what they made for dead attachments. A plugin that CNI_PATH lacks is left out, with a warning. A record
+    /// below 1.1.0, which has no GC, is left out without one.
     pub(super) fn recorded_plugins(
         &self,
         given: &NetworkList,

@@ -11,7 +11,8 @@ use crate::record::{patience, unix_now};
 use crate::store::{Listed, Record, Store};
 use crate::{BlocksError, Result};
 
-/// How many blocks and addresses of earlier boots one process releases at most. An ADD may wait for it.
+/// How many blocks and addresses one call of [`Records::expire`] releases at most. A process calls it for its own
+/// node's name and for each vanished name, so it may release more in all. An ADD may wait for it.
 const BATCH: usize = 32;
 
 /// The records of all boots with one name.
@@ -101,8 +102,8 @@ impl<E: Clone> Records<E> {
     }
 
     /// Releases the blocks of closed boots, and of those `others` that have confirmed nothing for too long. `listed`
-    /// has the blocks of all boots with the name. A record is removed once its boot owns nothing. Releases at most
-    /// [`BATCH`] blocks; a later process goes on.
+    /// has the blocks of all boots with the name. A record is removed once its boot owns nothing. One call, which is
+    /// for one name, releases at most [`BATCH`] blocks; a later process goes on.
     pub(crate) async fn expire<S: Store<Entry = E>>(
         &self,
         session: &mut S,

@@ -50,8 +50,9 @@ pub(crate) trait Store: Sized {
     type Watch: Watch;
     /// The store's name in messages.
     const NAME: &'static str;
-    /// Whether each write compares the fence and the boot's record. Then a turn voids late writes of dead processes, and
-    /// a session notices a restored backup. Without transactions a node notices it when it misses something of its own.
+    /// Whether each write compares the fence, and each one for a boot also that boot's record. Then a turn voids late
+    /// writes of dead processes, and a session notices a restored backup. A new fence, and a release by the operator,
+    /// compare no record. Without transactions a node notices a restored backup when it misses something of its own.
     const HAS_TRANSACTIONS: bool;
 
     /// Connects, and reads nothing yet. Callers use [`Store::open`] or [`Store::begin`].

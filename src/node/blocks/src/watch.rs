@@ -1,5 +1,7 @@
-//! The blocks and addresses of all nodes, for agents that keep routes to the other nodes' pods. It only reads, without
-//! a lock. [`follow`] ends with the first failure: the agent keeps its state, and starts again.
+//! The blocks and addresses of all nodes, for agents that keep routes to the other nodes' pods. It takes no lock. It
+//! only reads, with one exception: if [`Store::open`] notices that the store was restored, it writes that to the fence.
+//! [`follow`] ends with a failure: the agent keeps its state, and starts again. A single look that the store does not
+//! answer is no failure.
 
 use std::collections::BTreeMap;
 use std::io;

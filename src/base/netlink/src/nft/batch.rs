@@ -128,7 +128,8 @@ impl Batch {
     }
 
     /// `create table T { flags owner; }`: refused with EEXIST if it is there. Only this socket may change the table,
-    /// and the kernel deletes it when the socket closes. Exists since Linux 5.12.
+    /// and the kernel deletes it when the socket closes. A listing that ends early closes the socket of
+    /// [`Nft::new`](super::Nft::new), but not that of [`Nft::open_in`](super::Nft::open_in). Exists since Linux 5.12.
     pub fn create_owned_table(&mut self, table: Table<'_>) {
         let what = format!("create table {table} for this process");
         self.push((NFT_MSG_NEWTABLE, MAKE), table.family, what, |w| {

@@ -70,7 +70,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Nft {
     socket: Option<Socket>,
-    /// The socket isn't in the namespace of the thread, so it can't be opened anew.
+    /// The socket was opened in a given namespace, which need not be that of the thread. So it is never opened anew.
     elsewhere: bool,
     generation: Option<u32>,
 }
@@ -96,6 +96,10 @@ impl<'a> Query<'a> {
 impl Nft {
     /// A socket in the namespace of the thread that makes the first request. It is opened then, so a plugin without
     /// rules does not pay for it.
+    ///
+    /// A listing that ends early ([`Nft::rules_until`]) drops the socket, and the next request opens another. The
+    /// kernel then deletes the tables that belong to the socket. So make such tables with [`Nft::open_in`] or
+    /// [`Nft::open_here`].
     pub fn new() -> Self {
         Nft::default()
     }
@@ -175,8 +179,11 @@ impl Nft {
         self.list_until(query, fill, parse, |_| false)
     }
 
-    /// Lists objects up to the first that is `last`, with it. The kernel writes a list while it is read, so the rest
-    /// costs nothing.
+    /// Lists objects up to the first that is `last`, with it. The kernel writes a list while it is read, so a rest that
+    /// is not read costs nothing.
+    ///
+    /// Such an early end drops the socket, whose next answers would be those of the list, and with it the tables that
+    /// the socket owns. A socket in a given namespace is kept, and reads the list to its end.
     fn list_until<T>(
         &mut self,
         query: &Query<'_>,

@@ -123,8 +123,11 @@ impl Nft {
         self.list_rules(table, chain, |_| false)
     }
 
-    /// Returns the rules of a chain up to the first that is `last`, with it. Reads no rules behind it. Without the
-    /// chain there are none.
+    /// Returns the rules of a chain up to the first that is `last`, with it. Without the chain there are none.
+    ///
+    /// An [`Nft`] of [`Nft::new`] reads no rules behind that one. It drops its socket instead, and with it the tables
+    /// that belong to the socket ([`Batch::create_owned_table`](super::Batch::create_owned_table)). One of
+    /// [`Nft::open_in`] or [`Nft::open_here`] keeps its socket and reads to the end.
     pub fn rules_until(&mut self, chain: Chain<'_>, last: impl Fn(&Rule) -> bool) -> Result<Vec<Rule>> {
         self.list_rules(chain.table, Some(chain.name), last)
     }

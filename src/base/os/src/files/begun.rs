@@ -5,8 +5,12 @@
 //! The plugin that made the interface removes the note when the interface is gone; so do a new ADD, and GC for
 //! attachments that aren't valid.
 //!
-//! Notes stay behind if the first plugin of the chain is none of ours. So a large directory is renamed, and each later
-//! DEL removes a few of its notes. No DEL lists all of them: behind such a plugin there may be twenty thousand.
+//! Notes stay behind if the first plugin of the chain is none of ours. So a large directory is renamed. Once its
+//! successor is large, too, each DEL removes a few notes of the former directory. When that is empty, the next rename
+//! replaces it. No DEL lists all notes: behind such a plugin there may be twenty thousand.
+//!
+//! A note counts for 24 hours. In the former directory it counts for one hour, because a new ADD does not remove it
+//! there.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -25,11 +29,12 @@ const OLD_DIR: &str = "/run/cnimble/begun-dels.old";
 /// The size of a large directory, in bytes. It has a thousand notes, as tmpfs counts 20 bytes for each.
 const LARGE: u64 = 20_000;
 
-/// The number of old notes that are removed with each new one. So the former directory is empty long before the next is
-/// large.
+/// The number of former notes that each DEL removes, but only while the new directory is larger than [`LARGE`]. So the
+/// former directory is empty, and the next rename possible, after some hundred such DELs at most.
 const SHARE: usize = 16;
 
-/// The time for which a note counts. No runtime waits longer before it repeats a DEL.
+/// The time for which a note counts, unless its directory is renamed before ([`MAX_OLD_AGE`], one hour). No runtime
+/// waits longer before it repeats a DEL.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// The time for which a note of the former directory counts. A new ADD doesn't remove it.
@@ -109,8 +114,8 @@ pub fn clear_those(gone: impl Fn(&str) -> bool) -> io::Result<()> {
     all()?.into_iter().filter(is_gone).try_for_each(|path| remove(&path))
 }
 
-/// Returns whether the DEL of this owner has begun and has not ended. True if that is unknown. An old note does not
-/// count.
+/// Returns whether the DEL of this owner has begun and has not ended. True if that is unknown. A note of more than 24
+/// hours does not count, and in the former directory none of more than one hour.
 pub fn is_noted(tag: &str) -> bool {
     let Ok(path) = path(tag) else { return true };
     counts(&path, MAX_AGE) || counts(&Path::new(OLD_DIR).join(tag), MAX_OLD_AGE)

@@ -4,6 +4,9 @@
 //! usually holds elements alone. If a concurrent process changed the same objects, the kernel refuses the batch and the
 //! ADD looks again. The look comes first because a refused batch costs the kernel some 10 ms.
 //!
+//! Port mappings are the exception: [`insert_many`] looks at their keys only after the kernel has refused the first
+//! batch. They may be many and are probably new, so a look at each key would cost more than a rare refusal.
+//!
 //! A table holds one or several *parts*, one for each [`Layout`]. The table `inet cnimble` holds masquerading, port
 //! mappings and forwarding:
 //! ```text

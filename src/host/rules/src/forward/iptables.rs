@@ -35,6 +35,10 @@ fn to_admin(chain: &str) -> String {
 }
 
 /// Returns what a saved table lacks. Without addresses this is the bridge's policy alone.
+///
+/// A missing jump is inserted in front of all rules of its chain. In `FORWARD` the jump to the policies must be the
+/// first, because a packet that `CNI-FORWARD` accepts meets no later rule. So a new jump to `CNI-FORWARD` moves it,
+/// too.
 fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     let mut plan = Plan::default();
     if !addrs.is_empty() {

@@ -9,6 +9,9 @@
 //! A policy separates only bridges that are in the same place. So if nf_tables or iptables has policies already, a new
 //! one is written there, too. Each ADD first writes its own and then looks at the other place, so at least one of two
 //! concurrent ADDs sees the other.
+//!
+//! There is one exception. An ADD for which [`choose`] found no table `filter` of iptables does not look there again.
+//! If another ADD writes its policy to iptables meanwhile, neither of the two may see the other.
 
 pub(super) mod direct;
 pub(super) mod firewalld;
@@ -141,6 +144,9 @@ pub struct Chosen {
 }
 
 /// Returns the configured backend, or else the one that works on this host (see the [module](self)).
+///
+/// If `FORWARD` may drop what pods send, but does not surely, iptables is better, but not needed. Without its commands
+/// this then warns and returns nf_tables, and rules of others may drop packets of pods.
 ///
 /// # Errors
 /// Fails if iptables is needed and its commands are missing. It is needed for a configured chain of the administrator,

@@ -36,7 +36,8 @@ pub(super) struct Line {
 
 impl From<&Rule> for Line {
     fn from(rule: &Rule) -> Self {
-        // Where a verdict map leads isn't known. An accept is assumed.
+        // Where a verdict map leads isn't known. An accept is assumed, which only makes the result unsure, because a
+        // lookup is a condition. A lookup in a set without a verdict can't be told from that, and counts the same.
         let mapped = || rule.has("lookup").then_some(Verdict::Accept);
         Line { conditional: !rule.matches_all(), verdict: rule.verdict().or_else(mapped) }
     }

@@ -35,6 +35,8 @@ impl Translation {
     /// Fails with code 7 for an address that can't be a source, and for two addresses of a family. Also fails so for
     /// prefixes that are too long together.
     pub fn read(exclude: &[RequestedIp], addresses: Vec<IpAddr>) -> Result<Self, Error> {
+        // Each prefix length is valid by now, because a `RequestedIp` is read by `cidr::parse_ip_or_cidr`. So none is
+        // left out here.
         let nets = exclude.iter().filter_map(|of| {
             of.prefix.map_or(Some(of.ip.into()), |prefix| IpNetwork::new(of.ip, prefix).ok())
         });

@@ -83,8 +83,11 @@ pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     if is_ours(link)? { sysctl::write(&key(link), OFF).map(|()| true) } else { Ok(false) }
 }
 
-/// Switches it off on a link with a note, and returns whether it was on by us. If the kernel takes only 0 or 1, the
-/// value can't be ours, so the note alone decides.
+/// Switches it off on a link with a note, and returns whether it was on by us. If the link has our value, it was.
+///
+/// If it reads 1, the kernel is asked whether it takes our value. If so, the 1 is another program's: it is written
+/// back, and stays. If the kernel takes only 0 or 1, no value can tell, so the note alone decides, and it is switched
+/// off.
 pub(super) fn close_noted(link: &str) -> cnimble_netlink::Result<bool> {
     let is_on = value(link).if_present()?.is_some_and(|value| value == ON);
     if !is_on {

@@ -32,7 +32,8 @@ pub struct Entry {
     pub args: Vec<(String, String)>,
     /// The capability arguments, before they were matched with the capabilities.
     pub capability_args: Map<String, Value>,
-    /// The result of ADD, as the plugin printed it. See [`Entry::cni_result`].
+    /// The result of ADD, as it was recorded: [`Invoker::add`](crate::Invoker::add) first converts what the last plugin
+    /// printed into the network's version. See [`Entry::cni_result`].
     pub result: Option<Value>,
 }
 

@@ -64,7 +64,9 @@ pub enum Error {
     /// CHECK has nothing to compare with.
     #[error("CHECK of {ifname} of {container_id} in network {network}: {reason}")]
     NoResult { network: String, container_id: String, ifname: String, reason: String },
-    /// All plugins succeeded, but the result could not be recorded. The ADD was rolled back, with these failures.
+    /// The cache can't be used. After an ADD, all plugins had succeeded, but the result could not be recorded. The ADD
+    /// was rolled back, with these failures, unless the cache knew the attachment before. Otherwise there are none: GC
+    /// could not list the cache, or a DEL by the record could not read or remove the entry.
     #[error("{cause}{}", then(rollback))]
     #[non_exhaustive]
     Cache { cause: CacheError, rollback: Vec<Failure> },

@@ -114,7 +114,8 @@ pub enum Stderr {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exec {
     /// The time limit of one execution, or `None` for no limit. At the limit the plugin gets SIGTERM, so that it can
-    /// undo its changes, and SIGKILL two seconds later.
+    /// undo its changes, and SIGKILL two seconds later. The time counts from the start of the process, so a wait for a
+    /// busy file ([`BUSY`]) comes on top.
     pub(crate) limit: Option<Duration>,
     /// At this time the running plugin is stopped as at the limit, and no other one is started.
     pub(crate) deadline: Option<Deadline>,
@@ -149,7 +150,8 @@ impl Deadline {
     }
 }
 
-/// How long to wait at most while the plugin's file is open for writing (ETXTBSY).
+/// How long to wait, to within a second, while the plugin's file is open for writing (ETXTBSY). This wait is outside of
+/// [`Exec::limit`] and the deadline, and a caller that has gone does not end it.
 const BUSY: Duration = Duration::from_secs(5);
 
 impl Exec {

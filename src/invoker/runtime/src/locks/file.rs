@@ -115,7 +115,8 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// Begins to wait. The time limit counts from now.
+    /// Begins to wait: [`lasted`](Self::lasted) counts from now. The end of the wait was fixed earlier, with
+    /// [`Wait::end`]. The locks of a node and of a network share one.
     pub(super) fn new(wait: Wait<'a>) -> Self {
         Waiting { wait, begun: Instant::now(), pause: PAUSE.0, told: false }
     }

@@ -1,4 +1,6 @@
-//! The store in etcd. Each change is one transaction, which compares the fence and the boot's record.
+//! The store in etcd. Each change is one transaction, which compares the fence. The changes of a boot also compare its
+//! record, and the release of a silent boot's block compares that boot's. Two changes compare no record: a new fence
+//! (`seal`), and the release of a block by the operator.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

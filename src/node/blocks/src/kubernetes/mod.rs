@@ -1,7 +1,8 @@
 //! Blocks as custom resources of a Kubernetes API server (`deploy/cluster-local/crds.yaml`). The server has no
 //! transactions over several objects, so each change is one write that the resource's version guards:
 //!
-//! - A block belongs to the boot that created its object.
+//! - A block belongs to the boot that created its object. A released block belongs to the boot that claims it by a
+//!   rewrite of the old object.
 //! - A silent boot's record is deleted first. Its finalizer keeps it until the blocks are released.
 //! - A block that a dead process was about to return is adopted by a write, which voids the late deletion.
 

@@ -296,6 +296,8 @@ impl Store for Kubernetes {
         all.iter().map(read).collect()
     }
 
+    /// Rewrites the object of a known owner, and makes a missing object. An object that was deleted, and that only its
+    /// finalizer keeps, would soon be gone with its new owner. So it is removed and made anew.
     async fn claim(
         &mut self,
         _own: &Record<Value>,

@@ -230,8 +230,11 @@ pub(super) fn refuse_taken(
     }
 }
 
-/// Removes and returns the owner's elements, then unused sets and the unused part. If all elements are where `forward`
-/// says, lists no set.
+/// Removes and returns the owner's elements, then unused sets and the unused part.
+///
+/// Looks the elements up where `forward` says, if these are at most [`ONE_BY_ONE`]. Each element's comment has the
+/// number of the owner's elements. If as many were found as each of them says, no set is listed for others. Otherwise,
+/// or if none was found, lists all sets until no element of the owner is left.
 pub(super) fn remove(
     nft: &mut Nft,
     owner: &Owner,
