@@ -172,8 +172,8 @@ impl Invoker {
 
     /// Detaches a container: runs DEL of every plugin, last one first, with the cached result from version 0.4.0 on. It
     /// goes on past a plugin that fails. If all have succeeded, it removes the entry in the cache; a failure of that is
-    /// only a warning. An entry that can't be read, or has no usable result, is renamed before the plugins run, with a
-    /// warning. So a repeated DEL goes by `network`.
+    /// only a warning. A damaged entry, or one without a usable result, is renamed instead, with a warning. Until all
+    /// have succeeded the entry stays, so a repeated DEL goes by the same configuration.
     ///
     /// If the cache has the configuration of the ADD, DEL uses that one, and warns if `network` is another. Arguments
     /// are those of `attach`. See [`Invoker::with_given_configuration`].
@@ -191,19 +191,22 @@ impl Invoker {
     /// Does what [`Invoker::del`] does after its checks. The caller holds the lock of the network.
     pub(super) async fn del_unlocked(&self, recorded: Recorded<'_>, attach: &Attach) -> Result<(), Error> {
         let network = &*recorded.network;
-        let result = match recorded.result {
-            Ok(result) => result,
-            Err(UnusableRecord { why, .. }) => {
+        let key = attach.key(&network.name);
+        let (result, is_corrupt) = match recorded.result {
+            Ok(result) => (result, false),
+            Err(UnusableRecord { why, is_corrupt }) => {
                 log::warn!("{why}; DEL goes on without the result of ADD");
-                match self.cache.rename_corrupt(attach.key(&network.name)) {
-                    Ok(path) => log::warn!("it is now {}", path.display()),
-                    Err(err) => log::warn!("{err}"),
-                }
-                None
+                (None, is_corrupt)
             }
         };
         outcome(self.begin().del_chain(network, &network.plugins, attach, result.as_ref()).await)?;
-        if let Err(err) = self.cache.remove(attach.key(&network.name)) {
+        // A record stays until its DEL has succeeded, because a repeated DEL may still go by its configuration.
+        if is_corrupt {
+            match self.cache.rename_corrupt(key) {
+                Ok(path) => log::warn!("the corrupt cache entry is now {}", path.display()),
+                Err(err) => log::warn!("{err}"),
+            }
+        } else if let Err(err) = self.cache.remove(key) {
             // The plugins have succeeded, and a second DEL is harmless. Until one succeeds, CHECK and liveness read the
             // entry, and the next ADD takes the attachment for a known one.
             log::warn!("{err}");

@@ -1,6 +1,6 @@
 //! ADD, CHECK and DEL of chains.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use cnimble_cni::{Code, NetworkList};
 
@@ -239,6 +239,27 @@ async fn check_stops_at_the_first_failure() {
     bench.calls();
     bench.invoker().check(&quiet, &attach("c2")).await.unwrap();
     assert_eq!(bench.calls(), [""; 0]);
+}
+
+/// The record has lost its result only. A DEL that fails is repeated with the plugins of the record.
+#[tokio::test]
+async fn a_record_without_a_result_counts_until_its_del_succeeds() {
+    let bench = Bench::new(&["one", "two"]);
+    bench.invoker().add(&network("1.0.0", &["one", "two"]), &attach("c1")).await.unwrap();
+    let path = bench.path().join("cache/results/net-c1-eth0");
+    let mut entry: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    entry.as_object_mut().unwrap().remove("result").unwrap();
+    std::fs::write(&path, entry.to_string()).unwrap();
+    bench.calls();
+    // The file names one plugin less by now.
+    let net = network("1.0.0", &["one"]);
+    bench.fail("two", "DEL", 1);
+    bench.invoker().del(&net, &attach("c1")).await.unwrap_err();
+    assert_eq!(bench.calls(), ["DEL two", "DEL one"]);
+    std::fs::remove_file(bench.path().join("fail-two-DEL")).unwrap();
+    bench.invoker().del(&net, &attach("c1")).await.unwrap();
+    assert_eq!(bench.calls(), ["DEL two", "DEL one"]);
+    assert!(!path.exists() && path.with_file_name(".corrupt-net-c1-eth0").exists());
 }
 
 #[tokio::test]
