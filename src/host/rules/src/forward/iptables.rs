@@ -222,9 +222,12 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr], taken: &dyn Fn(IpAddr) -> bool) ->
         let of_family = addrs.iter().filter(|ip| ip.is_ipv4() == (family == Family::Ipv4));
         let of_family: Vec<(IpAddr, [String; 2])> =
             of_family.map(|ip| (*ip, [format!(" -s {ip}/"), format!(" -d {ip}/")])).collect();
-        let names = |rule: &str, ends: &[String]| ends.iter().any(|end| rule.contains(end));
-        let names_one = |rule: &str| of_family.iter().any(|(ip, ends)| names(rule, ends) && !taken(*ip));
-        any |= !of_family.is_empty() && remove_legacy_rules(family, names_one)?;
+        if of_family.is_empty() {
+            continue;
+        }
+        any |= remove_legacy_rules(family, |rule| {
+            of_family.iter().any(|(ip, ends)| ends.iter().any(|end| rule.contains(end)) && !taken(*ip))
+        })?;
     }
     Ok(any)
 }

@@ -140,43 +140,51 @@ pub struct Chosen {
     has_iptables: bool,
 }
 
+impl Chosen {
+    /// Returns a choice that assumes a table `filter`, because no look has shown that there is none.
+    fn assuming_iptables(backend: Backend) -> Self {
+        Chosen { backend, has_iptables: true }
+    }
+}
+
 /// Returns the configured backend, or else the one that works on this host (see the [module](self)).
 ///
 /// # Errors
 /// Fails if iptables is needed and its commands are missing. It is needed for a configured chain of the administrator,
 /// and if `FORWARD` surely drops what pods send.
 pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<Chosen, Error> {
-    let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
-        return chosen(backend);
+        return Ok(Chosen::assuming_iptables(backend));
     }
     if !nft.is_supported()? {
         // An error about nf_tables tells more than one about a missing command.
-        return chosen(if command::installed() { Backend::Iptables } else { Backend::Nftables });
+        let backend = if command::installed() { Backend::Iptables } else { Backend::Nftables };
+        return Ok(Chosen::assuming_iptables(backend));
     }
     if firewalld::is_running(nft)? {
-        return chosen(Backend::Firewalld);
+        return Ok(Chosen::assuming_iptables(Backend::Firewalld));
     }
     let found = others::look(nft)?;
     if !admin.needs_iptables() && found < Found::Rules {
         return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > Found::Nothing });
     }
     if command::installed() {
-        return chosen(Backend::Iptables);
+        return Ok(Chosen::assuming_iptables(Backend::Iptables));
     }
-    let needed = |why: &str| {
-        Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed")).details(
-            "hint: install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself",
-        )
-    };
     if admin.needs_iptables() {
-        return Err(needed("iptablesAdminChainName needs iptables"));
+        return Err(lacks_iptables("iptablesAdminChainName needs iptables"));
     }
     if let Some(chain) = shut(nft)?.first() {
-        return Err(needed(&format!("{} drops what pods send", chain.text)));
+        return Err(lacks_iptables(&format!("{} drops what pods send", chain.text)));
     }
     log::warn!("FORWARD of iptables has rules that a pod may not pass, but iptables-restore is missing");
-    chosen(Backend::Nftables)
+    Ok(Chosen::assuming_iptables(Backend::Nftables))
+}
+
+/// Returns the error that the commands of iptables are missing although they are needed. `why` begins its text.
+fn lacks_iptables(why: &str) -> Error {
+    Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed"))
+        .details("hint: install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself")
 }
 
 /// A chain of others at the hook forward.

@@ -10,7 +10,7 @@ use cnimble_netlink::nft::Nft;
 use crate::elements::Placed;
 use crate::masquerade::Translation;
 use crate::portmap::{Forward, hand_over as ports};
-use crate::survey::{Part, Trace};
+use crate::survey::{PARTS, Part, Trace};
 use crate::xtables::FAMILIES;
 use crate::{command, forward, masquerade};
 
@@ -94,19 +94,31 @@ impl Pod {
         if !shown.is_empty() {
             parts.push(format!("ports {}", shown.join(" ")));
         }
-        if self.of(Part::Forward).next().is_some() {
+        if self.has(Part::Forward) {
             parts.push("forwarding".to_owned());
         }
-        if self.of(Part::Spoof).next().is_some() {
+        if self.has(Part::Spoof) {
             parts.push("the MAC check".to_owned());
         }
         parts
     }
 
+    /// Returns whether the pod has elements of the part.
+    fn has(&self, part: Part) -> bool {
+        self.of(part).next().is_some()
+    }
+
+    /// Returns whether the pod has elements of some part, and none of them is among `present`.
+    pub(super) fn has_lost_a_part(&self, present: &[(Part, Placed)]) -> bool {
+        PARTS.into_iter().any(|part| {
+            let mut of_part = self.elements.iter().filter(|(of, _)| *of == part).peekable();
+            of_part.peek().is_some() && !of_part.any(|element| present.contains(element))
+        })
+    }
+
     /// Returns why the pod's rules can't be handed over, or `None` if they can.
     pub fn problem(&self, nft: &mut Nft) -> Result<Option<String>, Error> {
-        let has = |part| self.of(part).next().is_some();
-        if has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {
+        if self.has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {
             return Ok(Some(
                 "portmap is configured with \"backend\": \"nftables\", and then the Go plugin removes nothing of iptables"
                     .to_owned(),
@@ -115,17 +127,17 @@ impl Pod {
         if self.of(Part::Portmap).any(ports::has_conditions) {
             return Ok(Some("its ports have conditions in the language of nft".to_owned()));
         }
-        if has(Part::Forward) && forward::firewalld::is_running(nft)? {
+        if self.has(Part::Forward) && forward::firewalld::is_running(nft)? {
             return Ok(Some(
                 "firewalld is running, and then the Go plugin firewall removes nothing else".to_owned(),
             ));
         }
-        if has(Part::Spoof) && command::find("nft").is_none() {
+        if self.has(Part::Spoof) && command::find("nft").is_none() {
             return Ok(Some(
                 "the Go plugins need the command nft for macspoofchk, and it is not installed".to_owned(),
             ));
         }
-        if has(Part::Masquerade) || has(Part::Portmap) || has(Part::Forward) {
+        if self.has(Part::Masquerade) || self.has(Part::Portmap) || self.has(Part::Forward) {
             return Ok(without_iptables());
         }
         Ok(None)

@@ -139,13 +139,17 @@ impl Layout for Masquerade {
     }
 
     fn has_rules(rules: &[Rule], set: &str) -> bool {
-        let over = |chain| rules.iter().filter(|rule| rule.chain == chain && rule.uses_set(set)).count();
-        over(CHAIN) == 1 && over(INVALID) == 2
+        count_over(rules, CHAIN, set) == 1 && count_over(rules, INVALID, set) == 2
     }
 
     fn effect(placed: &Placed) -> Option<Effect> {
         Some(Effect::Masquerade { address: placed.element.key.as_ip()?, network: subnet(&placed.set)? })
     }
+}
+
+/// Returns how many rules of a chain use a set.
+fn count_over(rules: &[Rule], chain: &str, set: &str) -> usize {
+    rules.iter().filter(|rule| rule.chain == chain && rule.uses_set(set)).count()
 }
 
 /// Returns the name of the set for an address's network and exceptions: `masq-10.1.0.0/16`.

@@ -135,9 +135,12 @@ pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Er
         exists.then(|| chain.clone()).into_iter().collect()
     })?;
     for family in FAMILIES {
-        let of_family = |rule: &&String| legacy_source(rule).is_some_and(|source| is_of(family, &source));
-        let lines: Vec<String> =
-            shared.borrow().iter().filter(of_family).map(|rule| xtables::deletion(rule)).collect();
+        let lines: Vec<String> = shared
+            .borrow()
+            .iter()
+            .filter(|rule| legacy_source(rule).is_some_and(|source| is_of(family, &source)))
+            .map(|rule| xtables::deletion(rule))
+            .collect();
         xtables::restore_legacy(family, "nat", &lines)?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use super::{Forward, Protocol, foreign, reference};
 use crate::command;
 use crate::go_chains::DNAT;
 use crate::undo::undone;
-use crate::xtables::{self, Variant, in_chain, jumps_to, nat};
+use crate::xtables::{self, Variant, in_chain, nat};
 
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
@@ -96,27 +96,23 @@ impl Shared {
         let is_legacy = variant == Variant::Legacy || xtables::is_legacy(&variant.command(family, "restore"));
         if !is_legacy {
             let rules = nft.rules(nat(family), None)?;
-            let leads = |from: &str, to: &str| {
-                rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
-            };
             let guard = nft.rules(Table::new(family, "mangle"), Some("PREROUTING"))?;
             return Ok(Shared {
                 dnat: nft.has_chain(nat(family).chain(DNAT.parent))?,
-                prerouting: leads("PREROUTING", DNAT.parent),
-                output: leads("OUTPUT", DNAT.parent),
-                postrouting: leads("POSTROUTING", MASQ),
+                prerouting: reference::has_jump(&rules, "PREROUTING", DNAT.parent),
+                output: reference::has_jump(&rules, "OUTPUT", DNAT.parent),
+                postrouting: reference::has_jump(&rules, "POSTROUTING", MASQ),
                 guard: guard.iter().any(|rule| rule.target().as_deref() == Some(GUARD)),
             });
         }
         let saved = xtables::legacy_table(family, "nat")?.unwrap_or_default();
         let rules = xtables::rules_in(&saved);
-        let leads = |from: &str, to: &str| rules.iter().any(|rule| jumps_to(rule, from, to));
         let dnat = format!(":{} ", DNAT.parent);
         Ok(Shared {
             dnat: saved.lines().any(|line| line.starts_with(&dnat)),
-            prerouting: leads("PREROUTING", DNAT.parent),
-            output: leads("OUTPUT", DNAT.parent),
-            postrouting: leads("POSTROUTING", MASQ),
+            prerouting: reference::has_legacy_jump(&rules, "PREROUTING", DNAT.parent),
+            output: reference::has_legacy_jump(&rules, "OUTPUT", DNAT.parent),
+            postrouting: reference::has_legacy_jump(&rules, "POSTROUTING", MASQ),
             guard: xtables::legacy_rules_of(family, "mangle")?
                 .unwrap_or_default()
                 .iter()

@@ -71,14 +71,10 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     let used: Vec<IpNetwork> =
         forward.addrs.iter().filter(|pod| forward.targets().any(|(_, used)| used == *pod)).copied().collect();
     for pod in used.iter().filter(|_| forward.snat) {
-        let mut put = |set: String| wanted.push(Placed::new(set, Key::ip(pod.ip()), ""));
-        if forward.masq_all {
-            put(for_family(ALL, pod.ip()).to_owned());
-        } else {
-            put(hairpin_set(pod));
-        }
+        let hairpin = if forward.masq_all { for_family(ALL, pod.ip()).to_owned() } else { hairpin_set(pod) };
+        wanted.push(Placed::new(hairpin, Key::ip(pod.ip()), ""));
         if forward.localhost() == Some(pod.ip()) {
-            put(LOCAL.to_owned());
+            wanted.push(Placed::new(LOCAL.to_owned(), Key::ip(pod.ip()), ""));
         }
     }
     let comment = comment(owner, wanted.len());
@@ -225,8 +221,8 @@ pub(super) fn remove(
     let generation = nft.told_generation();
     let mut removed = configured(nft, owner, forward)?;
     elements::delete_seen::<Portmap>(nft, &removed, generation)?;
-    let is_counted = |placed: &Placed| count_in(&placed.element.comment) == Some(removed.len());
-    let complete = !removed.is_empty() && removed.iter().all(is_counted);
+    let complete = !removed.is_empty()
+        && removed.iter().all(|placed| count_in(&placed.element.comment) == Some(removed.len()));
     // A listing may be incomplete while other elements make the kernel's hash table grow. So it is repeated until it is
     // empty.
     if !complete {
