@@ -100,9 +100,8 @@ impl Disturbances {
             RTNLGRP_IPV4_NETCONF,
             RTNLGRP_IPV6_NETCONF,
         ];
-        let new = |socket| Rules { socket, tables, own, takes: false, losers: BTreeSet::new() };
         let rules = listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])
-            .map(|socket| Some(new(socket)))
+            .map(|socket| Some(Rules { socket, tables, own, takes: false, losers: BTreeSet::new() }))
             .default_for(&[Errno::EPROTONOSUPPORT])?;
         let host = listen(Protocol::Route, &groups)?;
         let mut seen = Seen::default();
@@ -185,23 +184,24 @@ impl Seen {
     }
 
     fn note_host(&mut self, message: &Message<'_>) {
-        let number = |at| u32_ne(message.body, at);
         match message.kind {
             RTM_NEWLINK => self.note_link(message),
             RTM_DELLINK => self.note_deleted_link(message),
-            RTM_DELADDR => self.suspects.extend(number(4)),
-            RTM_DELQDISC | RTM_DELTCLASS | RTM_DELTFILTER => self.unlimited.extend(number(TCM_IFINDEX)),
+            RTM_DELADDR => self.suspects.extend(u32_ne(message.body, 4)),
+            RTM_DELQDISC | RTM_DELTCLASS | RTM_DELTFILTER => {
+                self.unlimited.extend(u32_ne(message.body, TCM_IFINDEX));
+            }
             RTM_DELROUTE => {
                 let out = Attributes::behind(message.body, RTMSG).get(libc::RTA_OIF);
                 self.suspects.extend(out.and_then(|bytes| u32_ne(bytes, 0)));
             }
             RTM_NEWNETCONF => {
-                let number =
-                    |kind| Attributes::behind(message.body, NETCONFMSG).get(kind).and_then(|n| u32_ne(n, 0));
-                let index = number(NETCONFA_IFINDEX);
+                let switches = Attributes::behind(message.body, NETCONFMSG);
+                let index = switches.get(NETCONFA_IFINDEX).and_then(|index| u32_ne(index, 0));
+                let forwarding = switches.get(NETCONFA_FORWARDING).and_then(|on| u32_ne(on, 0));
                 if index == Some(NETCONFA_IFINDEX_ALL as u32) {
                     self.note("of forwarding");
-                } else if number(NETCONFA_FORWARDING) == Some(0) {
+                } else if forwarding == Some(0) {
                     self.suspects.extend(index);
                 }
             }
@@ -210,9 +210,8 @@ impl Seen {
     }
 
     fn note_link(&mut self, message: &Message<'_>) {
-        let number = |at| u32_ne(message.body, at);
         let (Some((family, index)), Some(flags), Some(change)) =
-            (family_and_index(message), number(8), number(12))
+            (family_and_index(message), u32_ne(message.body, 8), u32_ne(message.body, 12))
         else {
             return;
         };
@@ -264,7 +263,6 @@ impl Seen {
 
     /// Notes another MTU or MAC, or a default route. A pod's link changes its MTU only with the uplink.
     fn note_uplink(&mut self, message: &Message<'_>) {
-        let number = |at| u8_at(message.body, at).map(u32::from);
         match (message.kind, family_and_index(message)) {
             (RTM_NEWLINK, Some((0, index))) => {
                 let link = Attributes::behind(message.body, IFINFOMSG);
@@ -277,7 +275,10 @@ impl Seen {
                     self.note("of interfaces, addresses or forwarding");
                 }
             }
-            (RTM_NEWROUTE, _) if number(1) == Some(0) && number(4) == Some(RT_TABLE_MAIN) => {
+            (RTM_NEWROUTE, _)
+                if u8_at(message.body, 1) == Some(0)
+                    && u8_at(message.body, 4).map(u32::from) == Some(RT_TABLE_MAIN) =>
+            {
                 self.note("of interfaces, addresses or forwarding");
             }
             _ => {}
@@ -305,10 +306,13 @@ impl Seen {
 impl Flags {
     /// Returns whether a flag of the port was on before and is off now. An ADD only switches flags on.
     fn lacks(self, before: Flags) -> bool {
-        let flags = |of: Flags| {
-            [of.port.hairpin, of.port.isolated, of.port.closed, of.frames.learning, of.frames.flood]
-        };
-        flags(before).into_iter().zip(flags(self)).any(|(before, now)| before && !now)
+        before.values().into_iter().zip(self.values()).any(|(before, now)| before && !now)
+    }
+
+    /// Returns the flags that an ADD may switch on.
+    fn values(self) -> [bool; 5] {
+        let Flags { port, frames } = self;
+        [port.hairpin, port.isolated, port.closed, frames.learning, frames.flood]
     }
 }
 

@@ -23,9 +23,11 @@ const ROOT: &str = "/proc/sys";
 /// # Errors
 /// ENOENT if the kernel has no such key; EINVAL for what can't be a key.
 pub fn read(key: &str) -> Result<String> {
-    let what = || format!("read sysctl {key}");
-    let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
-    let value = File::open(path).and_then(value_of).map_err(|err| explained(Error::io(what(), &err)))?;
+    let path =
+        path(key).map_err(|reason| Error::new(format!("read sysctl {key}"), Errno::EINVAL).reason(reason))?;
+    let value = File::open(path)
+        .and_then(value_of)
+        .map_err(|err| explained(Error::io(format!("read sysctl {key}"), &err)))?;
     Ok(trimmed(&value))
 }
 
@@ -157,8 +159,8 @@ impl Dir {
     /// # Errors
     /// Fails as [`write()`] does.
     pub fn open(key: &str, number: Option<i32>) -> Result<Self> {
-        let what = || format!("open sysctls {key}");
-        let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
+        let path = path(key)
+            .map_err(|reason| Error::new(format!("open sysctls {key}"), Errno::EINVAL).reason(reason))?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         // Without the privilege to mount one, the one that is there serves.
         let own = procfs::own(number);
@@ -168,7 +170,7 @@ impl Dir {
         };
         match opened {
             Ok(fd) => Ok(Dir { fd, key: key.to_owned() }),
-            Err(errno) => Err(explained(Error::new(what(), errno))),
+            Err(errno) => Err(explained(Error::new(format!("open sysctls {key}"), errno))),
         }
     }
 
@@ -188,11 +190,10 @@ impl Dir {
     /// # Errors
     /// Fails as [`write()`] does.
     pub fn ensure(&self, name: &str, value: &str) -> Result<Option<String>> {
-        let what = || format!("read sysctl {}/{name}", self.key);
         let old = self
             .file(name, OFlag::O_RDONLY)
             .and_then(value_of)
-            .map_err(|err| explained(Error::io(what(), &err)))?;
+            .map_err(|err| explained(Error::io(format!("read sysctl {}/{name}", self.key), &err)))?;
         let old = trimmed(&old);
         if old == value {
             return Ok(None);

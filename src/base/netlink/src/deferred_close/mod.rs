@@ -78,13 +78,15 @@ pub(crate) fn keep(socket: BorrowedFd<'_>) {
 /// Starts a child for those kept sockets that no child holds yet. This must be called last: a socket that is kept later
 /// would make the end of the process wait.
 pub fn finish() {
-    let unheld = || {
-        let held = held();
-        held.sockets.len() > held.by_a_child
-    };
-    if is_allowed() && unheld() {
+    if is_allowed() && has_unheld() {
         drop(start(None));
     }
+}
+
+/// Returns whether a socket is kept that no child holds.
+fn has_unheld() -> bool {
+    let held = held();
+    held.sockets.len() > held.by_a_child
 }
 
 /// Starts a child that sends the request by the socket, and holds the kept sockets until the plugin ends. Returns

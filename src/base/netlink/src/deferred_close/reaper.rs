@@ -101,12 +101,12 @@ fn is_of_our_namespace(status: &str) -> bool {
 
 /// Reads from /proc/1/status how process 1 handles SIGCHLD. Fails with [`Busy`] while one is pending.
 fn signal(status: &str) -> Known<Signal> {
-    let has = |name| field(status, name).and_then(in_mask);
-    match (has("SigIgn"), has("SigBlk"), has("SigPnd"), has("ShdPnd")) {
-        (Some(true), ..) => Ok(Signal::Ignored),
-        (Some(_), Some(true), Some(false), Some(false)) => Ok(Signal::Blocked),
-        (Some(_), Some(false), Some(false), Some(false)) => Ok(Signal::Open),
-        (Some(_), Some(_), Some(_), Some(_)) => Err(Busy("process 1 has a SIGCHLD that it doesn't take")),
+    let masks = ["SigIgn", "SigBlk", "SigPnd", "ShdPnd"];
+    match masks.map(|name| field(status, name).and_then(in_mask)) {
+        [Some(true), ..] => Ok(Signal::Ignored),
+        [Some(_), Some(true), Some(false), Some(false)] => Ok(Signal::Blocked),
+        [Some(_), Some(false), Some(false), Some(false)] => Ok(Signal::Open),
+        [Some(_), Some(_), Some(_), Some(_)] => Err(Busy("process 1 has a SIGCHLD that it doesn't take")),
         _ => Err(UNTOLD),
     }
 }
@@ -133,8 +133,7 @@ fn has_signalfd() -> Known<bool> {
 /// with [`Busy`] if it is running, or has gone on meanwhile.
 fn waits_for_it() -> Known<bool> {
     const WHY: Doubt = Lasting("process 1 isn't known to reap, and its system call can't be read");
-    let call = || fs::read_to_string("/proc/1/syscall").map_err(|_| WHY);
-    let before = call()?;
+    let before = fs::read_to_string("/proc/1/syscall").map_err(|_| WHY)?;
     if before.trim() == "running" {
         return Err(AT_WORK);
     }
@@ -143,7 +142,7 @@ fn waits_for_it() -> Known<bool> {
     let memory = File::open("/proc/1/mem").map_err(|_| WHY)?;
     memory.read_exact_at(&mut set, address).map_err(|_| WHY)?;
     // It may have gone on meanwhile, and the memory serve another purpose.
-    if call()? != before {
+    if fs::read_to_string("/proc/1/syscall").map_err(|_| WHY)? != before {
         return Err(AT_WORK);
     }
     Ok(u64::from_ne_bytes(set) & SIGCHLD != 0)

@@ -231,10 +231,14 @@ pub(super) fn del_group(group: u32, count: usize) -> Request {
     Request::new(format!("delete {count} links"), Mode::Change, RouteNetlinkMessage::DelLink(message))
 }
 
+/// Returns the word for the value of a switch, as `ip` and `bridge` take it.
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 impl Change<'_> {
     /// Names the changes as `ip link set` does, for messages.
     fn words(&self) -> String {
-        let on = |on: bool| if on { "on" } else { "off" };
         [
             self.up.map(|up| if up { "up" } else { "down" }.to_owned()),
             self.mtu.map(|mtu| format!("mtu {mtu}")),
@@ -245,8 +249,8 @@ impl Change<'_> {
             self.master.map(|master| format!("master {master}")),
             self.netns.map(|_| "netns".to_owned()),
             self.index.map(|index| format!("new-index {index}")),
-            self.promisc.map(|yes| format!("promisc {}", on(yes))),
-            self.allmulti.map(|yes| format!("allmulticast {}", on(yes))),
+            self.promisc.map(|on| format!("promisc {}", on_or_off(on))),
+            self.allmulti.map(|on| format!("allmulticast {}", on_or_off(on))),
             self.txqlen.map(|length| format!("txqueuelen {length}")),
             self.addrgenmode_none.then(|| "addrgenmode none".to_owned()),
         ]
