@@ -175,9 +175,10 @@ pub fn host_end(
 /// Fails with the codes of the module.
 pub fn host_end_again(host: &mut Netlink, end: &Link) -> Result<Link, Error> {
     let now = host.link_at(end.index).if_present()?;
-    let is_same =
-        |now: &Link| (&now.kind, &now.alias, now.peer, now.far) == (&end.kind, &end.alias, end.peer, end.far);
-    now.filter(is_same).ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
+    let same = now.filter(|now| {
+        (&now.kind, &now.alias, now.peer, now.far) == (&end.kind, &end.alias, end.peer, end.far)
+    });
+    same.ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
 }
 
 /// Checks that the host's end is up, and matches the result.

@@ -31,16 +31,13 @@ pub fn read(text: &str, place: &str, code: Code) -> Result<Option<Mac>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
-    let invalid =
-        |why: &str| Error::new(code, format!("{place}: invalid hardware address \"{text}\"")).details(why);
-    let mac = Mac::parse(text).ok_or_else(|| invalid("expected six bytes like 02:00:5e:10:00:01"))?;
-    if mac.0.first().is_some_and(|byte| byte & 1 == 1) {
-        return Err(invalid("it is a multicast address"));
-    }
-    if mac.0 == [0; 6] {
-        return Err(invalid("it is all zero"));
-    }
-    Ok(Some(mac))
+    let why = match Mac::parse(text) {
+        None => "expected six bytes like 02:00:5e:10:00:01",
+        Some(mac) if mac.0.first().is_some_and(|byte| byte & 1 == 1) => "it is a multicast address",
+        Some(mac) if mac.0 == [0; 6] => "it is all zero",
+        Some(mac) => return Ok(Some(mac)),
+    };
+    Err(Error::new(code, format!("{place}: invalid hardware address \"{text}\"")).details(why))
 }
 
 #[cfg(test)]
