@@ -193,18 +193,21 @@ fn inverse(line: &str) -> Option<String> {
     }
 }
 
+/// Returns the lines that take lines of a plan back, the last one first.
+fn reverse(lines: &[String]) -> Vec<String> {
+    lines.iter().rev().filter_map(|line| inverse(line)).collect()
+}
+
 /// Takes a plan back. Rules that were [`kept`](Plan::kept) stay. Shared chains stay if others use them by now.
 fn take_back(variant: Variant, family: Family, plan: &Plan) -> Result<(), Error> {
     let Plan { shared, policy, rules, .. } = plan;
     let mut outcome = Ok(());
-    let back =
-        |lines: &[String]| -> Vec<String> { lines.iter().rev().filter_map(|line| inverse(line)).collect() };
-    for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
+    for lines in [reverse(rules), reverse(policy)].into_iter().filter(|lines| !lines.is_empty()) {
         outcome = outcome.and(restore(variant, family, &lines));
     }
     // The jumps go first, then the chains. If others have added rules to these since, the restore fails and both stay.
     let (chains, rules): (Vec<_>, Vec<_>) =
-        back(shared).into_iter().partition(|line| line.starts_with("-X "));
+        reverse(shared).into_iter().partition(|line| line.starts_with("-X "));
     if !chains.is_empty() {
         let lines: Vec<String> = rules.into_iter().chain(chains).collect();
         if let Err(err) = restore(variant, family, &lines) {

@@ -170,9 +170,11 @@ fn subnet(set: &str) -> Option<IpNetwork> {
 /// Returns the owner's elements, one for each address.
 pub(crate) fn wanted(owner: &Owner, sources: Sources<'_>) -> Vec<Placed> {
     let comment = owner.comment();
-    let placed =
-        |addr: &IpNetwork| Placed::new(set_name(*addr, sources.translation), Key::ip(addr.ip()), &comment);
-    sources.addrs.iter().map(placed).collect()
+    let placed = sources
+        .addrs
+        .iter()
+        .map(|addr| Placed::new(set_name(*addr, sources.translation), Key::ip(addr.ip()), &comment));
+    placed.collect()
 }
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, sources: Sources<'_>) -> netlink::Result<Changes> {
