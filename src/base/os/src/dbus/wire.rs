@@ -51,7 +51,7 @@ impl Arguments {
             for (name, value) in properties {
                 pad(body, 8);
                 put_text(body, name);
-                value.put(body);
+                value.append_to(body);
             }
         });
         self
@@ -75,7 +75,7 @@ fn put_signature(body: &mut Vec<u8>, signature: &str) {
 }
 
 impl Value<'_> {
-    fn put(self, body: &mut Vec<u8>) {
+    fn append_to(self, body: &mut Vec<u8>) {
         match self {
             Value::Text(text) => {
                 put_signature(body, "s");
