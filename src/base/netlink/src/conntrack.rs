@@ -291,11 +291,6 @@ pub(super) fn read(message: &Message<'_>) -> Option<(Flow, Entry)> {
     Some((flow, entry))
 }
 
-/// Returns a port of a direction (`CTA_PROTO_*`), or `None` if it is missing.
-fn read_port(proto: Attributes<'_>, kind: u16) -> Option<u16> {
-    Some(u16::from_be_bytes(proto.get(kind)?.try_into().ok()?))
-}
-
 /// One direction of a connection (CTA_TUPLE_ORIG, CTA_TUPLE_REPLY).
 struct Tuple {
     protocol: u8,
@@ -312,9 +307,9 @@ impl Tuple {
         Some(Tuple {
             protocol: *proto.get(CTA_PROTO_NUM)?.first()?,
             source: ip(addrs.get(CTA_IP_V4_SRC).or_else(|| addrs.get(CTA_IP_V6_SRC))?)?,
-            source_port: read_port(proto, CTA_PROTO_SRC_PORT)?,
+            source_port: u16::from_be_bytes(proto.get(CTA_PROTO_SRC_PORT)?.try_into().ok()?),
             destination: ip(addrs.get(CTA_IP_V4_DST).or_else(|| addrs.get(CTA_IP_V6_DST))?)?,
-            destination_port: read_port(proto, CTA_PROTO_DST_PORT)?,
+            destination_port: u16::from_be_bytes(proto.get(CTA_PROTO_DST_PORT)?.try_into().ok()?),
         })
     }
 }

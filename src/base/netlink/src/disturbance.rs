@@ -8,7 +8,7 @@ use cnimble_cni::owner::tag;
 use super::link::port::{Frames, Port};
 use super::link::read::family_and_index;
 use super::link::{Filter, Mac};
-use super::monitor::{each, listen};
+use super::monitor::{for_each_waiting, listen};
 use super::nft::Element;
 use super::socket::{Protocol, Socket};
 use super::uapi::if_link::{IFF_LOWER_UP, IFF_UP};
@@ -122,13 +122,13 @@ impl Disturbances {
     /// Reads the waiting notifications. Returns whether one of them may be a disturbance.
     pub fn read(&mut self) -> Result<bool> {
         let seen = &mut self.seen;
-        let host = each(&mut self.host, "read notifications about links", |message| {
+        let host = for_each_waiting(&mut self.host, "read notifications about links", |message| {
             seen.note_host(message);
             seen.note_uplink(message);
         });
         let rules = self.rules.as_mut().map_or(Ok(()), |rules| {
             let Rules { socket, tables, own, takes, losers } = rules;
-            each(socket, "read notifications about packet rules", |message| {
+            for_each_waiting(socket, "read notifications about packet rules", |message| {
                 let end = read_rules(message, tables, own, takes, losers);
                 if let Some(process) = end {
                     seen.note_transaction(&process, std::mem::take(takes), &std::mem::take(losers));
@@ -179,7 +179,7 @@ impl Seen {
         self.found.is_some() || !self.suspects.is_empty()
     }
 
-    fn note(&mut self, what: &str) {
+    fn note_disturbance(&mut self, what: &str) {
         self.found.get_or_insert_with(|| what.to_owned());
     }
 
@@ -200,7 +200,7 @@ impl Seen {
                 let index = switches.get(NETCONFA_IFINDEX).and_then(|index| u32_ne(index, 0));
                 let forwarding = switches.get(NETCONFA_FORWARDING).and_then(|on| u32_ne(on, 0));
                 if index == Some(NETCONFA_IFINDEX_ALL as u32) {
-                    self.note("of forwarding");
+                    self.note_disturbance("of forwarding");
                 } else if forwarding == Some(0) {
                     self.suspects.extend(index);
                 }
@@ -248,12 +248,12 @@ impl Seen {
         let kind = kind.unwrap_or_default();
         let alias = link.text(libc::IFLA_IFALIAS).unwrap_or_default();
         if SHARED.contains(&kind.as_str()) {
-            self.note("of interfaces, addresses or forwarding");
+            self.note_disturbance("of interfaces, addresses or forwarding");
         } else if kind == DEVICE {
             match tag(&alias) {
                 Some(owner) if self.leavers.contains(owner) => {}
                 Some(owner) => drop(self.losers.insert(owner.to_owned())),
-                None => self.note("of a limit of bandwidth"),
+                None => self.note_disturbance("of a limit of bandwidth"),
             }
         } else if let Some(owner) = tag(&alias) {
             self.losers.remove(owner);
@@ -272,14 +272,14 @@ impl Seen {
                 if let Some(now) = mtu.map(|mtu| (mtu, mac))
                     && self.links.insert(index, now).is_some_and(|before| before != now)
                 {
-                    self.note("of interfaces, addresses or forwarding");
+                    self.note_disturbance("of interfaces, addresses or forwarding");
                 }
             }
             (RTM_NEWROUTE, _)
                 if u8_at(message.body, 1) == Some(0)
                     && u8_at(message.body, 4).map(u32::from) == Some(RT_TABLE_MAIN) =>
             {
-                self.note("of interfaces, addresses or forwarding");
+                self.note_disturbance("of interfaces, addresses or forwarding");
             }
             _ => {}
         }

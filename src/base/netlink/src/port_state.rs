@@ -59,7 +59,7 @@ impl fmt::Display for PortState {
 /// A port of a bridge as far as it decides about frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BridgePort {
-    /// Only a port that is forwarding lets frames pass.
+    /// The state of the port. Only a port that is forwarding lets frames pass.
     pub state: PortState,
     /// Whether the bridge learns addresses from the port's frames.
     pub learning: bool,

@@ -40,7 +40,7 @@ fn mount_detached(kind: &str, flags: MountAttrFlags) -> rustix::io::Result<Owned
 
 /// Returns the private mount of this process, which is made once. Returns `None` if it does not [pay](pays), or can't
 /// be made.
-pub(super) fn own(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
+pub(super) fn open_private(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
     static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
     if !pays(namespace) {
         return None;

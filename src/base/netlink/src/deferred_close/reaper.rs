@@ -37,7 +37,7 @@ const BETWEEN: Duration = Duration::from_micros(300);
 /// Why process 1 isn't known to reap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
-    /// It may be different at the next look.
+    /// Another look may say something else.
     Busy(&'static str),
     /// Another look would say the same.
     Lasting(&'static str),
@@ -61,17 +61,17 @@ enum Signal {
 /// Returns `Ok` if process 1 is known to reap. The error says why it isn't.
 pub(super) fn reaps() -> Result<(), &'static str> {
     for _ in 1..LOOKS {
-        match look() {
+        match look_at_init() {
             Err(Busy(_)) => thread::sleep(BETWEEN),
             Ok(()) => return Ok(()),
             Err(Lasting(why)) => return Err(why),
         }
     }
-    look().map_err(|(Busy(why) | Lasting(why))| why)
+    look_at_init().map_err(|(Busy(why) | Lasting(why))| why)
 }
 
 /// Looks at process 1 once.
-fn look() -> Known<()> {
+fn look_at_init() -> Known<()> {
     // A procfs of another PID namespace would tell of another process 1.
     if !is_of_our_namespace(&read("/proc/self/status")?) {
         return Err(Lasting("/proc isn't that of our PID namespace"));
