@@ -6,7 +6,7 @@
 
 use cnimble_cni::Attachment;
 
-/// Who holds an address, by its lease file.
+/// The holder of an address, by its lease file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     /// An attachment.
