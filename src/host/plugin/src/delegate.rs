@@ -168,9 +168,9 @@ fn is_new(command: Command) -> bool {
 /// How a delegate is called.
 #[derive(Clone)]
 pub(crate) enum Delegate {
-    /// As a function of this binary.
+    /// The delegate is a function of this binary.
     Here(&'static dyn Plugin),
-    /// As a program.
+    /// The delegate is a program.
     File(PathBuf),
 }
 

@@ -99,11 +99,11 @@ pub fn inside_pod(
         |inside| addresses(inside, pod, prev),
         |inside| put_addresses(inside, pod, prev.ips.iter().map(|ip| ip.address)),
     )?;
+    // The pod may have interfaces and default routes of other networks.
     call.wants(
         Place::Pod,
         inside,
         |inside| self::routes(inside, pod, routes, "in the pod"),
-        // The pod may have interfaces and default routes of other networks.
         |inside| put_all(inside, routes.iter().map(|wanted| route::prepend(wanted, &pod.name))),
     )
 }

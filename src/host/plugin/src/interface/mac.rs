@@ -13,14 +13,14 @@ type Text<'a> = (&'a str, &'static str, Code);
 /// CNI_ARGS'.
 pub fn requested(call: &Call, runtime: &str, configured: &str) -> Result<Option<Mac>, Error> {
     let args = call.args()?;
-    first([
+    read_first([
         (runtime, "mac", Code::INVALID_CONFIG),
         (args.get("MAC").unwrap_or_default(), "CNI_ARGS: MAC", Code::INVALID_ENVIRONMENT),
         (configured, "mac", Code::INVALID_CONFIG),
     ])
 }
 
-fn first(texts: [Text<'_>; 3]) -> Result<Option<Mac>, Error> {
+fn read_first(texts: [Text<'_>; 3]) -> Result<Option<Mac>, Error> {
     let text = texts.into_iter().find(|(text, ..)| !text.is_empty());
     text.map_or(Ok(None), |(text, place, code)| read(text, place, code))
 }
@@ -48,7 +48,7 @@ mod tests {
     fn the_first_nonempty_address_wins() {
         let of = |texts: [&'static str; 3]| {
             let texts = texts.map(|text| (text, "mac", Code::INVALID_CONFIG));
-            first(texts).unwrap().map(|mac| mac.to_string())
+            read_first(texts).unwrap().map(|mac| mac.to_string())
         };
         let (one, two) = ("02:00:00:00:00:01", "02:00:00:00:00:02");
         assert_eq!(of([one, two, ""]).as_deref(), Some(one));

@@ -41,12 +41,12 @@ impl Wanted {
     /// none.
     pub fn find(&self, netns: &NetNs) -> Result<Master, Error> {
         let mut netlink = if self.in_pod { Netlink::open_in(netns)? } else { Netlink::open()? };
-        let link = self.look(&mut netlink)?;
+        let link = self.find_link(&mut netlink)?;
         Ok(Master { link, netlink, in_pod: self.in_pod })
     }
 
     /// Does what [`find`](Self::find) does, with a socket in the master's namespace.
-    pub(super) fn look(&self, netlink: &mut Netlink) -> Result<Link, Error> {
+    pub(super) fn find_link(&self, netlink: &mut Netlink) -> Result<Link, Error> {
         let place = self.place();
         match &self.name {
             Some(name) => netlink.find_link(name)?.ok_or_else(|| {
@@ -70,7 +70,7 @@ impl Wanted {
             return Ok(());
         }
         let mut host = super::usable_netlink()?;
-        let link = self.look(&mut host).map_err(|err| err.with_code(Code::LIMITED_CONNECTIVITY))?;
+        let link = self.find_link(&mut host).map_err(|err| err.with_code(Code::LIMITED_CONNECTIVITY))?;
         // The kernel refuses to bring up a vlan on a master that is down, and no other kind.
         if !link.up && matches!(kind, Kind::Vlan(_)) {
             return Err(Error::new(Code::LIMITED_CONNECTIVITY, format!("master \"{}\" is down", link.name)));

@@ -14,7 +14,7 @@ use crate::{Call, Place};
 pub enum Mtu {
     /// A configured one. `None` keeps the kernel's default.
     Fixed(Option<u32>),
-    /// That of the uplink, less this overhead.
+    /// The MTU of the uplink, less this overhead.
     Auto(u32),
 }
 

@@ -23,9 +23,9 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
 /// What the plugin uses the host's end for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostEnd {
-    /// As a port of a bridge.
+    /// The host's end is a port of a bridge.
     Port,
-    /// As an interface of the host, without a master.
+    /// The host's end is an interface of the host, without a master.
     Routed,
 }
 

@@ -196,7 +196,7 @@ pub(super) fn check(call: &Call, shim: Shim, master: &master::Wanted, prev: &Cni
         Place::Host,
         &mut Netlink::open()?,
         |netlink| verify(netlink, &owner, &ours),
-        |netlink| add(call, shim, &master.look(netlink)?, pod, &ours),
+        |netlink| add(call, shim, &master.find_link(netlink)?, pod, &ours),
     )
 }
 
