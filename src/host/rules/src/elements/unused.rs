@@ -8,13 +8,13 @@ use nix::errno::Errno;
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Nft};
 
-use super::{Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
+use super::{Layout, first_name, is_fixed, lists_part, our_rules, our_sets, set};
 use crate::retry::ATTEMPTS;
 
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Only sets that are not fixed.
+    /// Sets that are not fixed, and nothing else.
     Sets,
     /// The whole part, and the table if no other part is in it.
     Part,
@@ -108,7 +108,7 @@ fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) 
         batch.delete_set(self::set::<L>(set));
     }
     let alone = chains.iter().all(|chain| L::CHAINS.contains(&chain.as_str()))
-        && present.iter().all(|set| L::is_ours(first(set)));
+        && present.iter().all(|set| L::is_ours(first_name(set)));
     if alone {
         batch.delete_table(L::TABLE);
     }

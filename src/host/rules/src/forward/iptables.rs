@@ -64,7 +64,7 @@ fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     plan
 }
 
-/// For fuzzers: adds what is missing to a table; then nothing is.
+/// Adds what is missing to a table and asserts that nothing is missing then. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     use super::Policy;

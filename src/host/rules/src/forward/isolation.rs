@@ -150,7 +150,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
     for family in xtables::FAMILIES {
         let mut are_chains_used = false;
         for _ in 0..ATTEMPTS {
-            let Some(dead) = Dead::look(nft, family, own, unused)? else { break };
+            let Some(dead) = Dead::find(nft, family, own, unused)? else { break };
             let whole = if are_chains_used { None } else { dead.with_chains(nft)? };
             match nft.commit(&whole.unwrap_or_else(|| dead.rules_alone())) {
                 Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
@@ -174,7 +174,7 @@ struct Dead {
 
 impl Dead {
     /// Looks for removable rules. Returns `None` if all bridges are in use.
-    fn look(
+    fn find(
         nft: &mut Nft,
         family: Family,
         own: &[String],

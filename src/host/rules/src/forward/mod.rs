@@ -53,7 +53,7 @@ pub enum Backend {
     Firewalld,
 }
 
-/// Which pods may open connections to the pods of a bridge (`ingressPolicy`). The latest ADD decides for all pods of
+/// The pods that may open connections to the pods of a bridge (`ingressPolicy`). The latest ADD decides for all pods of
 /// the bridge. A vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -61,9 +61,9 @@ pub enum Policy {
     /// All pods.
     #[default]
     Open,
-    /// Those on the same bridge, and those on bridges with the policy `open`.
+    /// Pods on the same bridge, and those on bridges with the policy `open`.
     SameBridge,
-    /// Those on bridges with the policy `open`, but not those on the same bridge.
+    /// Pods on bridges with the policy `open`, but not those on the same bridge.
     Isolated,
 }
 
@@ -164,7 +164,7 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
     if firewalld::is_running(nft)? {
         return Ok(Chosen::assuming_iptables(Backend::Firewalld));
     }
-    let found = others::look(nft)?;
+    let found = others::look_at_all(nft)?;
     if !admin.needs_iptables() && found < Found::Rules {
         return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > Found::Nothing });
     }

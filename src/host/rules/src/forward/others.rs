@@ -35,7 +35,7 @@ pub(super) enum Found {
 }
 
 /// Looks at both families and both variants, and returns the greatest result.
-pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
+pub(super) fn look_at_all(nft: &mut Nft) -> Result<Found, Error> {
     let mut found = Found::Nothing;
     for family in xtables::FAMILIES {
         found = found.max(of_family(nft, family)?);

@@ -90,9 +90,9 @@ enum End {
 pub(super) enum Pods {
     /// Nothing: the pod has no rules there.
     Refused,
-    /// It accepts them.
+    /// The chain accepts them.
     Accepted,
-    /// It will accept them after an ADD. If nothing leads to the chain yet, the ADD adds a jump in front of all rules.
+    /// The chain will accept them after an ADD. If nothing leads to it yet, the ADD adds a jump in front of all rules.
     Added,
 }
 

@@ -99,7 +99,7 @@ impl HandOver {
         }
         forward::hand_over::write(nft, forwarded, &self.policies)?;
         for pod in &self.pods {
-            for (port, mac) in pod.of(Part::Spoof).filter_map(spoof::pair_in) {
+            for (port, mac) in pod.elements_of(Part::Spoof).filter_map(spoof::pair_in) {
                 reference_spoof::add(nft, &pod.owner.attachment, &port, mac)?;
             }
             ports::open_for_good(&pod.mapped())?;
@@ -180,7 +180,8 @@ impl HandOver {
     /// Removes our elements that have not changed, and what is unused without them. The pods' connections go on.
     pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
         for part in PARTS {
-            let mut elements: Vec<Placed> = self.pods.iter().flat_map(|pod| pod.of(part)).cloned().collect();
+            let mut elements: Vec<Placed> =
+                self.pods.iter().flat_map(|pod| pod.elements_of(part)).cloned().collect();
             if part == Part::Forward {
                 elements.extend(self.bridges.iter().cloned());
             }

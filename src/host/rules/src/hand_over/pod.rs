@@ -45,30 +45,30 @@ impl Pod {
     }
 
     /// Returns the elements of one part.
-    pub(super) fn of(&self, part: Part) -> impl Iterator<Item = &Placed> {
+    pub(super) fn elements_of(&self, part: Part) -> impl Iterator<Item = &Placed> {
         self.elements.iter().filter(move |(of, _)| *of == part).map(|(_, placed)| placed)
     }
 
     /// Returns the masqueraded addresses, with the prefix length of their network.
     pub(super) fn masqueraded(&self) -> Vec<IpNetwork> {
-        self.of(Part::Masquerade).filter_map(masquerade::nftables::address).collect()
+        self.elements_of(Part::Masquerade).filter_map(masquerade::nftables::address).collect()
     }
 
     /// Returns the exceptions of masquerading, of both families.
     pub(super) fn translation(&self) -> Translation {
-        let read = self.of(Part::Masquerade).filter_map(masquerade::nftables::translation);
+        let read = self.elements_of(Part::Masquerade).filter_map(masquerade::nftables::translation);
         read.fold(Translation::default(), Translation::join)
     }
 
     /// Returns the port mappings, for each address of the pod.
     pub(super) fn mapped(&self) -> Vec<Forward> {
-        let elements: Vec<&Placed> = self.of(Part::Portmap).collect();
+        let elements: Vec<&Placed> = self.elements_of(Part::Portmap).collect();
         ports::read(&elements, self.settings.mark_bit.unwrap_or(DEFAULT_MARK_BIT))
     }
 
     /// Returns the addresses whose traffic the plugin firewall accepts.
     pub(super) fn forwarded(&self) -> Vec<IpAddr> {
-        self.of(Part::Forward).filter_map(forward::nftables::address).collect()
+        self.elements_of(Part::Forward).filter_map(forward::nftables::address).collect()
     }
 
     /// Returns the chain of iptables with the administrator's rules.
@@ -105,7 +105,7 @@ impl Pod {
 
     /// Returns whether the pod has elements of the part.
     fn has(&self, part: Part) -> bool {
-        self.of(part).next().is_some()
+        self.elements_of(part).next().is_some()
     }
 
     /// Returns whether the pod has elements of some part, and none of them is among `present`.
@@ -124,7 +124,7 @@ impl Pod {
                     .to_owned(),
             ));
         }
-        if self.of(Part::Portmap).any(ports::has_conditions) {
+        if self.elements_of(Part::Portmap).any(ports::has_conditions) {
             return Ok(Some("its ports have conditions in the language of nft".to_owned()));
         }
         if self.has(Part::Forward) && forward::firewalld::is_running(nft)? {

@@ -86,7 +86,7 @@ struct Line {
     rule: String,
 }
 
-/// Where a rule belongs in its chain.
+/// The place of a rule in its chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     First,

@@ -70,7 +70,7 @@ fn masquerades(config: &PluginConfig) -> bool {
     json::get(config.document(), "ipMasq").is_some_and(|value| value.as_bool() != Some(false))
 }
 
-/// Which families of a pod's addresses are masqueraded (`ipMasqFamily`).
+/// The families of a pod's addresses that are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
     #[default]

@@ -159,7 +159,7 @@ fn set_name(addr: IpNetwork, translation: &Translation) -> String {
 
 /// Reads the network and the exceptions from the name of a set. `None` if the set is not of this part.
 fn read(set: &str) -> Option<(IpNetwork, Translation)> {
-    let mut parts = elements::first(set).strip_prefix("masq-")?.split('_');
+    let mut parts = elements::first_name(set).strip_prefix("masq-")?.split('_');
     Some((network_named(parts.next()?)?, Translation::named(parts)?))
 }
 

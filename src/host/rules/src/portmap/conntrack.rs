@@ -13,7 +13,7 @@ use cnimble_netlink::conntrack::{self, Families, Flow};
 use super::{Forward, Protocol};
 use crate::elements::Placed;
 
-/// Where a published port leads in the pod.
+/// The port of a pod to which a published port leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Target {
     /// The number of the protocol.

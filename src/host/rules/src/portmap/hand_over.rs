@@ -83,7 +83,7 @@ pub(crate) fn lines(
     iptables::shared(
         &mut lines,
         marks.map(|(_, forward, _)| forward.mark_bit),
-        &Shared::look(nft, family, Variant::Usual)?,
+        &Shared::read(nft, family, Variant::Usual)?,
     );
     // A container has one chain for all of its interfaces in the network.
     for chain in targets.iter().map(|(owner, ..)| DNAT.of(owner)).collect::<BTreeSet<_>>() {

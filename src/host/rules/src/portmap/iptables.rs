@@ -64,14 +64,14 @@ fn add_pod(
     variant: Variant,
 ) -> Result<(), Error> {
     let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-    let mut present = Shared::look(nft, family, variant)?;
+    let mut present = Shared::read(nft, family, variant)?;
     loop {
         let input = input(owner, forward, pod, &present);
         let restored = command::run(&variant.command(family, "restore"), &["--noflush", "--wait"], &input);
         let Err(err) = restored else { return Ok(()) };
         // Only a shared chain that was missing before and exists now explains the failure by a concurrent ADD.
         let had_chain = present.dnat;
-        present = Shared::look(nft, family, variant)?;
+        present = Shared::read(nft, family, variant)?;
         if had_chain || !present.dnat {
             return Err(err);
         }
@@ -92,7 +92,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Looks at the tables `nat` and `mangle` of one variant: by netlink, or for the legacy variant by `iptables-save`.
-    pub(super) fn look(nft: &mut Nft, family: Family, variant: Variant) -> Result<Self, Error> {
+    pub(super) fn read(nft: &mut Nft, family: Family, variant: Variant) -> Result<Self, Error> {
         let is_legacy = variant == Variant::Legacy || xtables::is_legacy(&variant.command(family, "restore"));
         if !is_legacy {
             let rules = nft.rules(nat(family), None)?;

@@ -132,7 +132,7 @@ pub struct Forward {
     /// More matches for the IPv4 rules (`conditionsV4`). Each backend's own command must understand them: `nft` or
     /// `iptables`.
     pub conditions_v4: Vec<String>,
-    /// The same for the IPv6 rules (`conditionsV6`).
+    /// More matches for the IPv6 rules (`conditionsV6`), like [`conditions_v4`](Self::conditions_v4).
     pub conditions_v6: Vec<String>,
 }
 

@@ -14,7 +14,7 @@ use crate::portmap::reference as portmap;
 use crate::reference_spoof;
 use crate::xtables::{self, FAMILIES, in_chain, legacy_rules, legacy_rules_of, nat};
 
-/// Where a trace is, as far as its removal needs it.
+/// The place of a trace, as far as its removal needs it.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     /// A container's chain in the table `nat` of iptables, with the jumps of `parent` to it.
@@ -84,13 +84,13 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
             hostports(nft, family, traces)?;
             let filter = Table::new(family, "filter");
             for rule in nft.rules(filter, Some(forward::table::PODS))? {
-                forwarded.note(&rule.comment, addresses(&rule, family));
+                forwarded.add(&rule.comment, addresses(&rule, family));
             }
         }
         traces.extend(legacy_chains(family, &legacy_rules(family)?.unwrap_or_default()));
         let rules = legacy_rules_of(family, "filter")?.unwrap_or_default();
         for rule in rules.iter().filter(|rule| in_chain(rule, forward::table::PODS)) {
-            forwarded.note(published::comment(rule).unwrap_or_default(), sources(rule));
+            forwarded.add(published::comment(rule).unwrap_or_default(), sources(rule));
         }
     }
     traces.extend(forwarded.traces());
@@ -127,7 +127,7 @@ struct Forwarded {
 
 impl Forwarded {
     /// Adds one rule with its comment and addresses.
-    fn note(&mut self, comment: &str, addrs: Vec<IpAddr>) {
+    fn add(&mut self, comment: &str, addrs: Vec<IpAddr>) {
         match super::tag(comment) {
             None => self.addrs.extend(addrs),
             Some(_) => self.published.entry(comment.to_owned()).or_default().extend(addrs),

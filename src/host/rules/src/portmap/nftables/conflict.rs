@@ -35,12 +35,12 @@ pub(super) fn holder(element: &Element) -> Option<Holder> {
     Holder::of_comment(&element.comment)
 }
 
-/// Which wanted ports are compared with the elements of a set.
+/// The wanted ports that are compared with the elements of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
     /// All of them.
     All,
-    /// Those that are wanted in another set. For the same set the kernel itself refuses a key that is taken.
+    /// Ports that are wanted in another set. For the same set the kernel itself refuses a key that is taken.
     OfOtherSets,
 }
 

@@ -28,7 +28,7 @@ use cnimble_netlink::nft::{Element, Key, Nft};
 use super::holder::{Holder, IsGone};
 use super::{Forward, foreign};
 use crate::backend::Refused;
-use crate::elements::{self, Changes, Layout, LookUp, Placed, Refusal, first};
+use crate::elements::{self, Changes, Layout, LookUp, Placed, Refusal, first_name};
 use crate::undo::undone;
 pub(super) use check::check;
 use conflict::Keys;
@@ -261,7 +261,7 @@ fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlin
 /// Returns the elements of all pods that localhost reaches.
 fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     let mut sets = elements::our_sets::<Portmap>(nft)?;
-    sets.retain(|set| first(set) == LOCAL);
+    sets.retain(|set| first_name(set) == LOCAL);
     let mut found = Vec::new();
     for set in sets {
         let listed = nft.elements(Portmap::TABLE.set(&set))?;
