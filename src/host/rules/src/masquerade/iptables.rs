@@ -129,7 +129,7 @@ struct Rules {
 impl Rules {
     /// All addresses must be of `family`.
     fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork], translation: &Translation) -> Self {
-        let chain = MASQUERADE.of(owner);
+        let chain = MASQUERADE.name_of(owner);
         let comment = MASQUERADE.comment(&owner.network, &owner.attachment.container_id);
         let comment =
             format!("-m comment --comment \"{}\"", comment.replace('\\', "\\\\").replace('"', "\\\""));
@@ -214,7 +214,7 @@ mod tests {
         let translation = &Translation::named(parts.into_iter()).unwrap();
         let lines = |sources, saved: &str| {
             let lines = missing(&owner, Family::Ipv4, sources, saved);
-            let chain = MASQUERADE.of(&owner);
+            let chain = MASQUERADE.name_of(&owner);
             let comment = "-m comment --comment \"name: \\\"net\\\" id: \\\"c1\\\"\" ";
             lines.iter().map(|line| line.replace(&chain, "CHAIN").replace(comment, "")).collect::<Vec<_>>()
         };

@@ -94,7 +94,7 @@ impl Families {
     }
 
     /// Returns the addresses of these families.
-    pub fn of(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
+    pub fn filter(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
         addrs
             .filter(|addr| match self {
                 Families::Both => true,

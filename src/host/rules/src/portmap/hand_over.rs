@@ -86,7 +86,7 @@ pub(crate) fn lines(
         &Shared::read(nft, family, Variant::Usual)?,
     );
     // A container has one chain for all of its interfaces in the network.
-    for chain in targets.iter().map(|(owner, ..)| DNAT.of(owner)).collect::<BTreeSet<_>>() {
+    for chain in targets.iter().map(|(owner, ..)| DNAT.name_of(owner)).collect::<BTreeSet<_>>() {
         let jumps = saved.iter().filter(|rule| jumps_to(rule, DNAT.parent, &chain));
         lines.extend(jumps.map(|rule| deletion(rule)));
         lines.push(format!(":{chain} - [0:0]"));

@@ -147,7 +147,7 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) ->
     lines.push("*nat".to_owned());
     let marks = forward.snat && forward.external_mark_chain.is_none();
     shared(&mut lines, marks.then_some(forward.mark_bit), present);
-    lines.push(format!(":{} - [0:0]", DNAT.of(owner)));
+    lines.push(format!(":{} - [0:0]", DNAT.name_of(owner)));
     container(&mut lines, owner, forward, pod);
     lines.push("COMMIT\n".to_owned());
     lines.join("\n")
@@ -182,7 +182,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared
 /// Adds the rules of the container's own chain and the jumps to it, for one address of the pod. The chain must exist.
 pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
-    let chain = DNAT.of(owner);
+    let chain = DNAT.name_of(owner);
     let comment = quoted(&reference::comment(network, &attachment.container_id));
     let conditions = if pod.is_ipv4() { &forward.conditions_v4 } else { &forward.conditions_v6 };
     let conditions: String = conditions.iter().map(|argument| format!(" {}", quoted(argument))).collect();

@@ -94,7 +94,7 @@ fn is_go_rule(rule: &Rule, container_id: &str) -> bool {
 /// Removes the container's chains and the jumps to them from the legacy variant.
 pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
     for chains in OWN {
-        xtables::remove_legacy_chain(chains.parent, &chains.of(owner))?;
+        xtables::remove_legacy_chain(chains.parent, &chains.name_of(owner))?;
     }
     Ok(())
 }
@@ -167,7 +167,7 @@ pub(super) fn has_legacy_jump(rules: &[String], from: &str, to: &str) -> bool {
 /// container's chain, with at least as many DNAT rules as there are mappings. The contents of these rules are not
 /// compared.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
-    let chain = go_chains::DNAT.of(owner);
+    let chain = go_chains::DNAT.name_of(owner);
     for pod in &forward.addrs {
         let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
         let count = forward.targets().filter(|(_, used)| *used == pod).count();
