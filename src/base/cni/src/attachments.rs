@@ -48,7 +48,7 @@ impl Lists {
 }
 
 impl json::Lists for Lists {
-    fn take(&self, key: &str) -> bool {
+    fn takes_out(&self, key: &str) -> bool {
         [VALID_ATTACHMENTS, OLD_ATTACHMENTS].iter().any(|one| one.eq_ignore_ascii_case(key))
     }
 

@@ -144,9 +144,14 @@ impl Error {
     pub fn from_json(bytes: &[u8]) -> Option<Self> {
         let value = super::json::parse(bytes, "error").ok()?;
         let code = super::json::get(&value, "code")?.as_u64()?;
-        let text = |key| super::json::get(&value, key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        Some(Error { code: Code(u32::try_from(code).ok()?), msg: text("msg"), details: text("details") })
+        let code = Code(u32::try_from(code).ok()?);
+        Some(Error { code, msg: read_text(&value, "msg"), details: read_text(&value, "details") })
     }
+}
+
+/// Returns the text of a key. Returns an empty one if it is missing or no text.
+fn read_text(value: &Value, key: &str) -> String {
+    super::json::get(value, key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// Cuts a text from outside to a length that a person may read.

@@ -9,8 +9,9 @@ use super::{IpConfig, Route, cidr};
 /// The next hop of a route: its own, or the first gateway of its family. The unspecified address means that there is
 /// none, and that the destination is on the link.
 pub fn next_hop(route: &Route, ips: &[IpConfig]) -> Option<IpAddr> {
-    let gateway = || ips.iter().filter_map(|ip| ip.gateway).find(|via| via.is_ipv4() == route.dst.is_ipv4());
-    route.gw.or_else(gateway).filter(|via| !via.is_unspecified())
+    let mut gateways = ips.iter().filter_map(|ip| ip.gateway);
+    let via = route.gw.or_else(|| gateways.find(|via| via.is_ipv4() == route.dst.is_ipv4()));
+    via.filter(|via| !via.is_unspecified())
 }
 
 /// Whether a plugin has to put the next hop on the link (`RTNH_F_ONLINK`) because nothing else in the result does: the
@@ -18,8 +19,8 @@ pub fn next_hop(route: &Route, ips: &[IpConfig]) -> Option<IpAddr> {
 ///
 /// A route without a next hop that contains the gateway puts it on the link already. dhcp and cluster-local give one.
 pub fn is_on_link(via: IpAddr, ips: &[IpConfig], routes: &[Route]) -> bool {
-    let is_single = |ip: &IpConfig| ip.address == cidr::host(ip.address.ip());
-    let is_gateway = ips.iter().any(|ip| ip.gateway == Some(via) && is_single(ip));
+    let is_gateway =
+        ips.iter().any(|ip| ip.gateway == Some(via) && ip.address == cidr::host(ip.address.ip()));
     let has_route = routes
         .iter()
         .any(|route| next_hop(route, ips).is_none() && cidr::network_of(route.dst).contains(via));
@@ -47,8 +48,10 @@ pub fn unreachable(ips: &[IpConfig], routes: &[Route], gateways: Gateways) -> Op
             on_link.push(cidr::network_of(route.dst));
             continue;
         };
-        let reaches = |net: &IpNetwork| net.contains(via);
-        if !is_link_local(via) && !is_on_link(via, ips, routes) && !on_link.iter().any(reaches) {
+        if !is_link_local(via)
+            && !is_on_link(via, ips, routes)
+            && !on_link.iter().any(|net| net.contains(via))
+        {
             return Some((n, via));
         }
     }

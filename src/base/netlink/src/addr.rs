@@ -10,7 +10,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::request::Mode;
 use super::uapi::rtnetlink::{IFA_FLAGS, IFADDRMSG, RTM_NEWADDR};
-use super::wire::{Attributes, Malformed, Message, Parsed, ip, u8_at, u32_ne};
+use super::wire::{Attributes, Malformed, Message, Parsed, ip, u32_ne};
 use super::{Netlink, Request, Result};
 
 /// An address on a link.
@@ -96,8 +96,9 @@ impl Netlink {
     /// `ip address show`, of all links: the addresses for which `wanted` returns true. The others take no memory,
     /// however many there are.
     pub fn addrs_where(&mut self, wanted: impl Fn(IpAddr) -> bool) -> Result<Vec<Addr>> {
-        let read = |message: &Message<'_>| Ok(read(message, 0)?.filter(|addr| wanted(addr.net.ip())));
-        self.dump("list all addresses", query(0), read)
+        self.dump("list all addresses", query(0), |message| {
+            Ok(read(message, 0)?.filter(|addr| wanted(addr.net.ip())))
+        })
     }
 
     /// `ip address show`, of all links.
@@ -125,14 +126,14 @@ pub(super) fn link_of(message: &Message<'_>) -> Option<u32> {
 /// An address of link `wanted` (0 is any) from RTM_NEWADDR.
 pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<Addr>> {
     const SHORT: Malformed = Malformed("an address message is too short");
-    let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
-    let family = i32::from(header(0)?);
+    let [family, prefix, flags, scope] = *message.body.first_chunk().ok_or(SHORT)?;
+    let family = i32::from(family);
     let index = link_of(message).ok_or(SHORT)?;
     let known = family == libc::AF_INET || family == libc::AF_INET6;
     if message.kind != RTM_NEWADDR || (wanted != 0 && index != wanted) || !known {
         return Ok(None);
     }
-    let mut flags = u32::from(header(2)?);
+    let mut flags = u32::from(flags);
     let (mut local, mut address): (Option<IpAddr>, Option<IpAddr>) = (None, None);
     for attribute in Attributes::behind(message.body, IFADDRMSG) {
         let (kind, value) = attribute?;
@@ -145,13 +146,12 @@ pub(super) fn read(message: &Message<'_>, wanted: u32) -> Parsed<Option<Addr>> {
     }
     // On a point-to-point link IFA_ADDRESS is the other side's.
     let address = local.or(address).ok_or(Malformed("an address message without address"))?;
-    let net =
-        IpNetwork::new(address, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
+    let net = IpNetwork::new(address, prefix).map_err(|_| Malformed("a prefix longer than the address"))?;
     Ok(Some(Addr {
         net,
         tentative: flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) != 0,
         duplicate: flags & libc::IFA_F_DADFAILED != 0,
-        scope: header(3)?,
+        scope,
         permanent: flags & libc::IFA_F_PERMANENT != 0,
     }))
 }

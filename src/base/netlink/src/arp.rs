@@ -131,11 +131,13 @@ fn read(packet: &[u8]) -> Option<(Mac, Ipv4Addr, Ipv4Addr)> {
     if packet.get(..6)? != [0, 1, 8, 0, 6, 4] {
         return None;
     }
-    let ip = |at: usize| -> Option<Ipv4Addr> {
-        let octets: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
-        Some(octets.into())
-    };
-    Some((Mac(packet.get(8..14)?.try_into().ok()?), ip(14)?, ip(24)?))
+    Some((Mac(packet.get(8..14)?.try_into().ok()?), ip_at(packet, 14)?, ip_at(packet, 24)?))
+}
+
+/// Returns the address in a packet that begins at an offset. Returns `None` if the packet is too short.
+fn ip_at(packet: &[u8], at: usize) -> Option<Ipv4Addr> {
+    let octets: [u8; 4] = packet.get(at..at + 4)?.try_into().ok()?;
+    Some(octets.into())
 }
 
 #[cfg(test)]

@@ -106,7 +106,6 @@ pub(super) struct Entry {
 /// # Errors
 /// Fails with EAGAIN if the table keeps changing while it is listed. An entry that has gone by itself is no error.
 pub fn forget(families: Families, protocols: &[u8], choose: impl Fn(&Flow) -> bool) -> Result<usize> {
-    let choose = |flow: &Flow| protocols.contains(&flow.protocol) && choose(flow);
     // The kernel's filter takes one protocol. A second walk costs more than entries that are left out here.
     let only = match protocols {
         [] => return Ok(0),
@@ -125,7 +124,9 @@ pub fn forget(families: Families, protocols: &[u8], choose: impl Fn(&Flow) -> bo
     };
     let mut entries = Vec::new();
     for family in lists {
-        entries.extend(list(&mut socket, *family, only, &choose)?);
+        entries.extend(list(&mut socket, *family, only, &|flow: &Flow| {
+            protocols.contains(&flow.protocol) && choose(flow)
+        })?);
     }
     for chunk in entries.chunks(CHUNK) {
         delete(&mut socket, chunk)?;
@@ -303,14 +304,12 @@ impl Tuple {
     /// Returns `None` for a protocol without ports.
     fn read(tuple: Attributes<'_>) -> Option<Self> {
         let (addrs, proto) = (tuple.nested(CTA_TUPLE_IP)?, tuple.nested(CTA_TUPLE_PROTO)?);
-        let addr = |v4, v6| ip(addrs.get(v4).or_else(|| addrs.get(v6))?);
-        let port = |kind| Some(u16::from_be_bytes(proto.get(kind)?.try_into().ok()?));
         Some(Tuple {
             protocol: *proto.get(CTA_PROTO_NUM)?.first()?,
-            source: addr(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
-            source_port: port(CTA_PROTO_SRC_PORT)?,
-            destination: addr(CTA_IP_V4_DST, CTA_IP_V6_DST)?,
-            destination_port: port(CTA_PROTO_DST_PORT)?,
+            source: ip(addrs.get(CTA_IP_V4_SRC).or_else(|| addrs.get(CTA_IP_V6_SRC))?)?,
+            source_port: u16::from_be_bytes(proto.get(CTA_PROTO_SRC_PORT)?.try_into().ok()?),
+            destination: ip(addrs.get(CTA_IP_V4_DST).or_else(|| addrs.get(CTA_IP_V6_DST))?)?,
+            destination_port: u16::from_be_bytes(proto.get(CTA_PROTO_DST_PORT)?.try_into().ok()?),
         })
     }
 }

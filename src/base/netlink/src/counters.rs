@@ -68,20 +68,12 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<(u32, Counters)>> {
     let Some(value) = Attributes::behind(message.body, IF_STATS_MSG).find(IFLA_STATS_LINK_64)? else {
         return Ok(None);
     };
-    let mut fields = value.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
-    let mut next = || fields.next().ok_or(SHORT);
+    let (fields, _) = value.as_chunks();
+    let [rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped] =
+        fields.first_chunk().ok_or(SHORT)?.map(u64::from_ne_bytes);
     Ok(Some((
         index,
-        Counters {
-            rx_packets: next()?,
-            tx_packets: next()?,
-            rx_bytes: next()?,
-            tx_bytes: next()?,
-            rx_errors: next()?,
-            tx_errors: next()?,
-            rx_dropped: next()?,
-            tx_dropped: next()?,
-        },
+        Counters { rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped },
     )))
 }
 

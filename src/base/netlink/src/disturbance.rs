@@ -8,7 +8,7 @@ use cnimble_cni::owner::tag;
 use super::link::port::{Frames, Port};
 use super::link::read::family_and_index;
 use super::link::{Filter, Mac};
-use super::monitor::{each, listen};
+use super::monitor::{for_each_waiting, listen};
 use super::nft::Element;
 use super::socket::{Protocol, Socket};
 use super::uapi::if_link::{IFF_LOWER_UP, IFF_UP};
@@ -100,9 +100,8 @@ impl Disturbances {
             RTNLGRP_IPV4_NETCONF,
             RTNLGRP_IPV6_NETCONF,
         ];
-        let new = |socket| Rules { socket, tables, own, takes: false, losers: BTreeSet::new() };
         let rules = listen(Protocol::Netfilter, &[NFNLGRP_NFTABLES])
-            .map(|socket| Some(new(socket)))
+            .map(|socket| Some(Rules { socket, tables, own, takes: false, losers: BTreeSet::new() }))
             .default_for(&[Errno::EPROTONOSUPPORT])?;
         let host = listen(Protocol::Route, &groups)?;
         let mut seen = Seen::default();
@@ -123,13 +122,13 @@ impl Disturbances {
     /// Reads the waiting notifications. Returns whether one of them may be a disturbance.
     pub fn read(&mut self) -> Result<bool> {
         let seen = &mut self.seen;
-        let host = each(&mut self.host, "read notifications about links", |message| {
+        let host = for_each_waiting(&mut self.host, "read notifications about links", |message| {
             seen.note_host(message);
             seen.note_uplink(message);
         });
         let rules = self.rules.as_mut().map_or(Ok(()), |rules| {
             let Rules { socket, tables, own, takes, losers } = rules;
-            each(socket, "read notifications about packet rules", |message| {
+            for_each_waiting(socket, "read notifications about packet rules", |message| {
                 let end = read_rules(message, tables, own, takes, losers);
                 if let Some(process) = end {
                     seen.note_transaction(&process, std::mem::take(takes), &std::mem::take(losers));
@@ -180,28 +179,29 @@ impl Seen {
         self.found.is_some() || !self.suspects.is_empty()
     }
 
-    fn note(&mut self, what: &str) {
+    fn note_disturbance(&mut self, what: &str) {
         self.found.get_or_insert_with(|| what.to_owned());
     }
 
     fn note_host(&mut self, message: &Message<'_>) {
-        let number = |at| u32_ne(message.body, at);
         match message.kind {
             RTM_NEWLINK => self.note_link(message),
             RTM_DELLINK => self.note_deleted_link(message),
-            RTM_DELADDR => self.suspects.extend(number(4)),
-            RTM_DELQDISC | RTM_DELTCLASS | RTM_DELTFILTER => self.unlimited.extend(number(TCM_IFINDEX)),
+            RTM_DELADDR => self.suspects.extend(u32_ne(message.body, 4)),
+            RTM_DELQDISC | RTM_DELTCLASS | RTM_DELTFILTER => {
+                self.unlimited.extend(u32_ne(message.body, TCM_IFINDEX));
+            }
             RTM_DELROUTE => {
                 let out = Attributes::behind(message.body, RTMSG).get(libc::RTA_OIF);
                 self.suspects.extend(out.and_then(|bytes| u32_ne(bytes, 0)));
             }
             RTM_NEWNETCONF => {
-                let number =
-                    |kind| Attributes::behind(message.body, NETCONFMSG).get(kind).and_then(|n| u32_ne(n, 0));
-                let index = number(NETCONFA_IFINDEX);
+                let switches = Attributes::behind(message.body, NETCONFMSG);
+                let index = switches.get(NETCONFA_IFINDEX).and_then(|index| u32_ne(index, 0));
+                let forwarding = switches.get(NETCONFA_FORWARDING).and_then(|on| u32_ne(on, 0));
                 if index == Some(NETCONFA_IFINDEX_ALL as u32) {
-                    self.note("of forwarding");
-                } else if number(NETCONFA_FORWARDING) == Some(0) {
+                    self.note_disturbance("of forwarding");
+                } else if forwarding == Some(0) {
                     self.suspects.extend(index);
                 }
             }
@@ -210,9 +210,8 @@ impl Seen {
     }
 
     fn note_link(&mut self, message: &Message<'_>) {
-        let number = |at| u32_ne(message.body, at);
         let (Some((family, index)), Some(flags), Some(change)) =
-            (family_and_index(message), number(8), number(12))
+            (family_and_index(message), u32_ne(message.body, 8), u32_ne(message.body, 12))
         else {
             return;
         };
@@ -249,12 +248,12 @@ impl Seen {
         let kind = kind.unwrap_or_default();
         let alias = link.text(libc::IFLA_IFALIAS).unwrap_or_default();
         if SHARED.contains(&kind.as_str()) {
-            self.note("of interfaces, addresses or forwarding");
+            self.note_disturbance("of interfaces, addresses or forwarding");
         } else if kind == DEVICE {
             match tag(&alias) {
                 Some(owner) if self.leavers.contains(owner) => {}
                 Some(owner) => drop(self.losers.insert(owner.to_owned())),
-                None => self.note("of a limit of bandwidth"),
+                None => self.note_disturbance("of a limit of bandwidth"),
             }
         } else if let Some(owner) = tag(&alias) {
             self.losers.remove(owner);
@@ -264,7 +263,6 @@ impl Seen {
 
     /// Notes another MTU or MAC, or a default route. A pod's link changes its MTU only with the uplink.
     fn note_uplink(&mut self, message: &Message<'_>) {
-        let number = |at| u8_at(message.body, at).map(u32::from);
         match (message.kind, family_and_index(message)) {
             (RTM_NEWLINK, Some((0, index))) => {
                 let link = Attributes::behind(message.body, IFINFOMSG);
@@ -274,11 +272,14 @@ impl Seen {
                 if let Some(now) = mtu.map(|mtu| (mtu, mac))
                     && self.links.insert(index, now).is_some_and(|before| before != now)
                 {
-                    self.note("of interfaces, addresses or forwarding");
+                    self.note_disturbance("of interfaces, addresses or forwarding");
                 }
             }
-            (RTM_NEWROUTE, _) if number(1) == Some(0) && number(4) == Some(RT_TABLE_MAIN) => {
-                self.note("of interfaces, addresses or forwarding");
+            (RTM_NEWROUTE, _)
+                if u8_at(message.body, 1) == Some(0)
+                    && u8_at(message.body, 4).map(u32::from) == Some(RT_TABLE_MAIN) =>
+            {
+                self.note_disturbance("of interfaces, addresses or forwarding");
             }
             _ => {}
         }
@@ -305,10 +306,13 @@ impl Seen {
 impl Flags {
     /// Returns whether a flag of the port was on before and is off now. An ADD only switches flags on.
     fn lacks(self, before: Flags) -> bool {
-        let flags = |of: Flags| {
-            [of.port.hairpin, of.port.isolated, of.port.closed, of.frames.learning, of.frames.flood]
-        };
-        flags(before).into_iter().zip(flags(self)).any(|(before, now)| before && !now)
+        before.values().into_iter().zip(self.values()).any(|(before, now)| before && !now)
+    }
+
+    /// Returns the flags that an ADD may switch on.
+    fn values(self) -> [bool; 5] {
+        let Flags { port, frames } = self;
+        [port.hairpin, port.isolated, port.closed, frames.learning, frames.flood]
     }
 }
 

@@ -87,16 +87,21 @@ impl Layout {
 
 /// Returns the rules of a table. The table must exist, or the kernel makes it.
 pub fn rules(family: Family, table: &str) -> Result<Vec<Rule>> {
-    let what = || format!("read the legacy table {table} of {family}");
-    let fail = |errno: Errno| Error::new(what(), errno);
+    read_table(family, table)
+        .map_err(|errno| Error::new(format!("read the legacy table {table} of {family}"), errno))
+}
+
+/// Returns the rules of a table. Fails with EAGAIN if other programs keep changing it, and with EFBIG if it is too
+/// large.
+fn read_table(family: Family, table: &str) -> nix::Result<Vec<Rule>> {
     let domain = if family == Family::Ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).map_err(fail)?;
+    let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     for _ in 0..ATTEMPTS {
         let mut info = named(table, INFO);
-        ask(&socket, family, GET_INFO, &mut info).map_err(fail)?;
+        ask(&socket, family, GET_INFO, &mut info)?;
         let size = u32_at(&info, INFO - 4).and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
         if size > MOST {
-            return Err(fail(Errno::EFBIG));
+            return Err(Errno::EFBIG);
         }
         let begin = (NAME + size_of::<u32>()).next_multiple_of(align_of::<u64>());
         let mut entries = named(table, begin + size);
@@ -107,10 +112,10 @@ pub fn rules(family: Family, table: &str) -> Result<Vec<Rule>> {
             Ok(()) => return Ok(read(family, &info, entries.get(begin..).unwrap_or_default())),
             // Another program has changed the table.
             Err(Errno::EAGAIN) => {}
-            Err(errno) => return Err(fail(errno)),
+            Err(errno) => return Err(errno),
         }
     }
-    Err(fail(Errno::EAGAIN))
+    Err(Errno::EAGAIN)
 }
 
 fn named(table: &str, length: usize) -> Vec<u8> {
@@ -140,53 +145,65 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 /// Reads entries. A broken one ends the list.
 pub(crate) fn read(family: Family, info: &[u8], entries: &[u8]) -> Vec<Rule> {
     let layout = Layout::of(family);
-    let numbers = |begin: usize| -> Vec<Option<usize>> {
-        (0..HOOKS.len()).map(|hook| u32_at(info, begin + 4 * hook).map(|at| at as usize)).collect()
-    };
-    let valid = u32_at(info, NAME).unwrap_or_default();
-    let (begins, underflows) = (numbers(NAME + 4), numbers(NAME + 4 + 4 * HOOKS.len()));
-    let hook_at = |places: &[Option<usize>], at: usize| {
-        (0..HOOKS.len()).find(|hook| valid & 1 << hook != 0 && places.get(*hook) == Some(&Some(at)))
-    };
+    let begins = hook_places(info, NAME + 4);
+    let underflows = hook_places(info, NAME + 4 + 4 * HOOKS.len());
     let (mut rules, mut chains) = (Vec::new(), Vec::new());
     let (mut chain, mut number) = (String::new(), 0);
     let mut at = 0;
     while let Some(entry) = entry_at(&layout, entries, at) {
-        if let Some(hook) = hook_at(&begins, at) {
+        if let Some(hook) = begins.iter().position(|place| *place == Some(at)) {
             (chain, number) = (HOOKS.get(hook).copied().unwrap_or_default().to_owned(), 0);
         }
         let next = at + entry.length;
         if let Some(name) = entry.begins {
             (chain, number) = (name, 0);
             chains.push((next, chain.clone()));
-        } else if hook_at(&underflows, at).is_none() {
+        } else if !underflows.contains(&Some(at)) {
             number += 1;
             rules.push((next, entry.standard, Rule { chain: chain.clone(), number, ..entry.rule }));
         }
         at = next;
     }
-    let resolve = |(next, standard, mut rule): (usize, Option<Standard>, Rule)| {
-        if let Some(Standard { verdict, is_goto }) = standard {
-            let chain = usize::try_from(verdict).ok().filter(|to| *to != next);
-            let chain = chain.and_then(|to| chains.iter().find(|(begin, _)| *begin == to));
-            rule.verdict = match (verdict, chain) {
-                (-2, _) => Some(Verdict::Accept),
-                (-1, _) => Some(Verdict::Drop),
-                (RETURN, _) => Some(Verdict::Return),
-                (_, Some((_, chain))) if is_goto => Some(Verdict::Goto(chain.clone())),
-                (_, Some((_, chain))) => Some(Verdict::Jump(chain.clone())),
-                _ => None,
-            };
+    let rules = rules.into_iter().map(|(next, standard, mut rule)| {
+        if let Some(standard) = standard {
+            rule.verdict = standard.resolve(next, &chains);
         }
         rule
-    };
-    rules.into_iter().map(resolve).collect()
+    });
+    rules.collect()
+}
+
+/// Returns the offsets of entries in a `struct ipt_getinfo` that begin at `begin`, one for each hook. Returns `None`
+/// for a hook that the table does not have.
+fn hook_places(info: &[u8], begin: usize) -> [Option<usize>; HOOKS.len()] {
+    let valid = u32_at(info, NAME).unwrap_or_default();
+    std::array::from_fn(|hook| {
+        let place = u32_at(info, begin + 4 * hook).map(|at| at as usize);
+        place.filter(|_| valid & 1 << hook != 0)
+    })
 }
 
 /// The target without a name: a verdict, or the offset of a chain.
 struct Standard {
     verdict: i32,
     is_goto: bool,
+}
+
+impl Standard {
+    /// Returns the verdict. `next` is the offset of the next entry, and each chain has the offset of its first rule.
+    /// Returns `None` if the target leads only to the next entry, or into nothing.
+    fn resolve(&self, next: usize, chains: &[(usize, String)]) -> Option<Verdict> {
+        let chain = usize::try_from(self.verdict).ok().filter(|to| *to != next);
+        let chain = chain.and_then(|to| chains.iter().find(|(begin, _)| *begin == to));
+        match (self.verdict, chain) {
+            (-2, _) => Some(Verdict::Accept),
+            (-1, _) => Some(Verdict::Drop),
+            (RETURN, _) => Some(Verdict::Return),
+            (_, Some((_, chain))) if self.is_goto => Some(Verdict::Goto(chain.clone())),
+            (_, Some((_, chain))) => Some(Verdict::Jump(chain.clone())),
+            _ => None,
+        }
+    }
 }
 
 struct Entry {
@@ -204,8 +221,7 @@ fn entry_at(layout: &Layout, entries: &[u8], at: usize) -> Option<Entry> {
     let bytes = bytes.get(..length).filter(|_| length > layout.header)?;
     let target = bytes.get(target_at..)?;
     let name = wire::text(target.get(2..PART - 1)?);
-    let flag = |at: usize| bytes.get(at).copied().unwrap_or_default();
-    let inverted = flag(layout.inverted);
+    let inverted = bytes.get(layout.inverted).copied().unwrap_or_default();
     let protocol = u16_at(bytes, layout.protocol).filter(|number| *number != 0 && inverted & 0x40 == 0);
     let mut rule = Rule {
         chain: String::new(),
@@ -231,7 +247,8 @@ fn entry_at(layout: &Layout, entries: &[u8], at: usize) -> Option<Entry> {
     match name.as_str() {
         "" => {
             let verdict = u32_at(target, PART)?.cast_signed();
-            standard = Some(Standard { verdict, is_goto: flag(layout.flags) & layout.goto != 0 });
+            let flags = bytes.get(layout.flags).copied().unwrap_or_default();
+            standard = Some(Standard { verdict, is_goto: flags & layout.goto != 0 });
         }
         "ERROR" => begins = Some(wire::text(target.get(PART..)?)),
         "REJECT" => rule.verdict = Some(Verdict::Drop),
@@ -242,14 +259,19 @@ fn entry_at(layout: &Layout, entries: &[u8], at: usize) -> Option<Entry> {
 
 /// The four addresses at the beginning: source, destination and their masks.
 fn ends(layout: &Layout, entry: &[u8], inverted: u8) -> Ends {
-    let field = |index: usize| entry.get(index * layout.address..(index + 1) * layout.address);
-    let end = |index: usize, bit: u8| -> Option<End> {
-        let (address, mask) = (field(index)?, field(index + 2)?);
-        let address: IpAddr = wire::ip(address)?;
-        let network = IpNetwork::new(address, prefix_of(mask)?).ok()?;
-        (network.prefix() > 0).then_some(End { network, is_excluded: inverted & bit != 0 })
-    };
-    Ends { source: end(0, 0x08).into_iter().collect(), destination: end(1, 0x10).into_iter().collect() }
+    let mut fields = entry.chunks_exact(layout.address);
+    let [source, destination, source_mask, destination_mask] = std::array::from_fn(|_| fields.next());
+    Ends {
+        source: end(source, source_mask, inverted & 0x08 != 0).into_iter().collect(),
+        destination: end(destination, destination_mask, inverted & 0x10 != 0).into_iter().collect(),
+    }
+}
+
+/// Returns the end with this address and mask. Returns `None` if the mask takes every address or has gaps.
+fn end(address: Option<&[u8]>, mask: Option<&[u8]>, is_excluded: bool) -> Option<End> {
+    let address: IpAddr = wire::ip(address?)?;
+    let network = IpNetwork::new(address, prefix_of(mask?)?).ok()?;
+    (network.prefix() > 0).then_some(End { network, is_excluded })
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl LinkMonitor {
     /// Fails with ENOBUFS if a notification was lost.
     pub fn read(&mut self) -> Result<Vec<LinkNotice>> {
         let mut notices = Vec::new();
-        each(&mut self.socket, "read notifications about links", |message| {
+        for_each_waiting(&mut self.socket, "read notifications about links", |message| {
             notices.extend(read(message).ok().flatten());
         })?;
         Ok(notices)
@@ -92,7 +92,7 @@ impl RouteMonitor {
     /// Fails with ENOBUFS if a notification was lost.
     pub fn disturbs(&mut self, protocol: u8) -> Result<bool> {
         let mut disturbed = false;
-        each(&mut self.socket, "read notifications about routes", |message| {
+        for_each_waiting(&mut self.socket, "read notifications about routes", |message| {
             let own = u8_at(message.body, 5) == Some(protocol);
             disturbed |= message.kind == RTM_DELROUTE || (message.kind == RTM_NEWROUTE && !own);
         })?;
@@ -124,7 +124,7 @@ impl AddressMonitor {
     /// Fails with ENOBUFS if a notification was lost.
     pub fn read(&mut self) -> Result<BTreeSet<u32>> {
         let mut links = BTreeSet::new();
-        each(&mut self.socket, "read notifications about addresses", |message| {
+        for_each_waiting(&mut self.socket, "read notifications about addresses", |message| {
             if message.kind == RTM_NEWADDR || message.kind == RTM_DELADDR {
                 links.extend(addr::link_of(message));
             }
@@ -157,7 +157,7 @@ impl RuleMonitor {
     /// Fails with ENOBUFS if a notification was lost.
     pub fn read(&mut self) -> Result<Vec<String>> {
         let mut notices = Vec::new();
-        each(&mut self.socket, "read notifications about rules", |message| {
+        for_each_waiting(&mut self.socket, "read notifications about rules", |message| {
             notices.extend(comments(message));
         })?;
         Ok(notices)
@@ -180,7 +180,11 @@ pub(super) fn listen(protocol: Protocol, groups: &[u32]) -> Result<Socket> {
     Ok(socket)
 }
 
-pub(super) fn each(socket: &mut Socket, what: &str, mut take: impl FnMut(&Message<'_>)) -> Result<()> {
+pub(super) fn for_each_waiting(
+    socket: &mut Socket,
+    what: &str,
+    mut take: impl FnMut(&Message<'_>),
+) -> Result<()> {
     for _ in 0..AT_ONCE {
         let Some(datagram) = socket.waiting(what)? else { break };
         Messages::new(datagram).flatten().for_each(|message| take(&message));

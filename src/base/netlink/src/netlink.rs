@@ -81,8 +81,9 @@ impl Netlink {
         for (whats, messages) in whats.chunks(BATCH).zip(messages.chunks_mut(BATCH)) {
             let mut outcome = self.send_batch(whats, messages);
             // The answer is lost: the changes have been made, or refused. Those that make nothing new can be made twice.
-            let makes = |message: &Vec<u8>| wire::flags(message, 0) & NLM_F_CREATE != 0;
-            if outcome.as_ref().is_err_and(|err| err.is(Errno::ENOBUFS)) && !messages.iter().any(makes) {
+            if outcome.as_ref().is_err_and(|err| err.is(Errno::ENOBUFS))
+                && messages.iter().all(|message| wire::flags(message, 0) & NLM_F_CREATE == 0)
+            {
                 outcome = self.send_batch(whats, messages);
             }
             first = first.and(outcome);
@@ -113,8 +114,9 @@ impl Netlink {
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             if let Some(what) = whats.get(index) {
                 let message = messages.get(index).map_or(&[][..], Vec::as_slice);
-                let refusal = || Protocol::Route.refusal(what, ack).map(|err| lacking(err, message));
-                refused = refused.take().or_else(refusal);
+                refused = refused
+                    .take()
+                    .or_else(|| Protocol::Route.refusal(what, ack).map(|err| lacking(err, message)));
             }
             if index == last_index { Next::Done } else { Next::More }
         })?;

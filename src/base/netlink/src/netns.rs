@@ -79,13 +79,13 @@ impl NetNs {
     /// # Errors
     /// Fails with EINVAL if it is no network namespace.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
-        let what = || "use a network namespace of another process".to_owned();
+        const WHAT: &str = "use a network namespace of another process";
         // A descriptor of another file system may take the number of the ioctl for something else.
-        let place = fstatfs(&fd).map_err(|errno| Error::new(what(), errno))?;
+        let place = fstatfs(&fd).map_err(|errno| Error::new(WHAT, errno))?;
         if place.filesystem_type() != NSFS_MAGIC {
-            return Err(Error::new(what(), Errno::EINVAL).reason(NOT_ONE));
+            return Err(Error::new(WHAT, Errno::EINVAL).reason(NOT_ONE));
         }
-        NetNs::checked(fd, what)
+        NetNs::checked(fd, || WHAT.to_owned())
     }
 
     /// Returns the namespace of a descriptor of nsfs. Fails with EINVAL for a namespace of another type.
@@ -99,20 +99,24 @@ impl NetNs {
         }
     }
 
+    /// Returns the namespace at `path` if it has this identity. Returns `None` if nothing or another file is there.
+    fn find_identity(path: &Path, identity: Identity) -> Result<Option<Self>> {
+        match stat(path) {
+            Ok(there) if identity_of(&there) == identity => NetNs::find(path),
+            _ => Ok(None),
+        }
+    }
+
     /// Returns the namespace with this [`identity`](Self::identity), if a process is in it or sees a mount of it.
     /// Otherwise returns `None`.
     ///
     /// # Errors
     /// Fails if /proc can't be read, and as [`find`](Self::find) does.
     pub fn by_identity(identity: Identity) -> Result<Option<Self>> {
-        let failed = |err: &io::Error| Error::io("look for a network namespace in /proc", err);
-        let at = |path: &Path| match stat(path) {
-            Ok(there) if identity_of(&there) == identity => NetNs::find(path),
-            _ => Ok(None),
-        };
-        let processes = processes().map_err(|err| failed(&err))?;
+        const WHAT: &str = "look for a network namespace in /proc";
+        let processes = processes().map_err(|err| Error::io(WHAT, &err))?;
         for process in &processes {
-            if let Some(found) = at(&process.join("ns/net"))? {
+            if let Some(found) = NetNs::find_identity(&process.join("ns/net"), identity)? {
                 return Ok(Some(found));
             }
         }
@@ -127,11 +131,11 @@ impl NetNs {
                 Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::EINVAL)) => {
                     continue;
                 }
-                text => text.map_err(|err| failed(&err))?,
+                text => text.map_err(|err| Error::io(WHAT, &err))?,
             };
             let mounts = mounts(&String::from_utf8_lossy(&text), &process.join("root"));
             for (_, path) in mounts.iter().filter(|(id, _)| *id == inode) {
-                if let Some(found) = at(path)? {
+                if let Some(found) = NetNs::find_identity(path, identity)? {
                     return Ok(Some(found));
                 }
             }
@@ -238,11 +242,12 @@ impl AsFd for NetNs {
 }
 
 fn processes() -> io::Result<Vec<PathBuf>> {
-    let is_process = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
-    };
     let all = fs::read_dir("/proc")?.map(|entry| entry.map(|entry| entry.path()));
-    Ok(all.collect::<io::Result<Vec<_>>>()?.into_iter().filter(is_process).collect())
+    let mut processes = all.collect::<io::Result<Vec<_>>>()?;
+    processes.retain(|path| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+    });
+    Ok(processes)
 }
 
 /// Returns the paths of the network namespaces that are pinned by a mount in our mount namespace, one for each
@@ -257,15 +262,15 @@ pub fn pinned() -> Vec<PathBuf> {
 /// Returns the network namespaces in the text of a mountinfo (proc(5)). Each has the name of its inode, as in
 /// `net:[4026531840]`, and the path of the mount below this root.
 pub fn mounts(text: &str, below: &Path) -> Vec<(PathBuf, PathBuf)> {
-    let of = |line: &str| {
+    let mounts = text.lines().filter_map(|line| {
         let (front, back) = line.split_once(" - ")?;
         let mut front = front.split(' ').skip(3);
         let (root, point) = (front.next()?, front.next()?);
         let is_one = back.starts_with("nsfs ") && root.starts_with("net:[");
         let point = unescaped(point);
         is_one.then(|| (PathBuf::from(root), below.join(point.trim_start_matches('/'))))
-    };
-    text.lines().filter_map(of).collect()
+    });
+    mounts.collect()
 }
 
 /// Decodes escapes of mountinfo, such as `\040` for a space.

@@ -67,9 +67,9 @@ impl Netlink {
         let mut header = vec![0; FIB_RULE_HDR];
         put_family(&mut header, v4);
         let message = wire::list(RTM_GETRULE, &header);
-        let read = |message: &Message<'_>| read_rule(message, v4);
+        let rules = self.dump_raw("list rules", &message, |message| read_rule(message, v4));
         // The kernel has only one routing table.
-        let mut rules = self.dump_raw("list rules", &message, read).default_for(&[Errno::EOPNOTSUPP])?;
+        let mut rules = rules.default_for(&[Errno::EOPNOTSUPP])?;
         rules.sort_by_key(|rule| rule.priority);
         Ok(rules)
     }
@@ -95,13 +95,12 @@ fn put_family(header: &mut [u8], v4: bool) {
 }
 
 pub(super) fn read_rule(message: &Message<'_>, v4: bool) -> Parsed<Option<PolicyRule>> {
-    let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
-    if message.kind != RTM_NEWRULE || header(0)? != family_number(v4) {
+    if message.kind != RTM_NEWRULE || u8_at(message.body, 0).ok_or(SHORT)? != family_number(v4) {
         return Ok(None);
     }
-    let (to_bits, from_bits, tos, action) = (header(1)?, header(2)?, header(3)?, header(7)?);
+    let [_, to_bits, from_bits, tos, table, _, _, action] = *message.body.first_chunk().ok_or(SHORT)?;
     let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
-    let mut table = u32::from(header(4)?);
+    let mut table = u32::from(table);
     let mut rule = PolicyRule {
         priority: 0,
         from: None,
@@ -146,24 +145,24 @@ fn network(value: &[u8], bits: u8) -> Parsed<Option<IpNetwork>> {
 }
 
 pub(super) fn read_route(message: &Message<'_>, v4: bool) -> Parsed<Option<AnyRoute>> {
-    let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
-    if message.kind != RTM_NEWROUTE || header(0)? != family_number(v4) {
+    if message.kind != RTM_NEWROUTE || u8_at(message.body, 0).ok_or(SHORT)? != family_number(v4) {
         return Ok(None);
     }
+    let [_, prefix, _, _, table, _, _, kind] = *message.body.first_chunk().ok_or(SHORT)?;
     if u32_ne(message.body, 8).ok_or(SHORT)? & RTM_F_CLONED != 0 {
         return Ok(None);
     }
     let mut to: IpAddr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let (mut table, mut metric) = (u32::from(header(4)?), 0);
+    let (mut table, mut metric) = (u32::from(table), 0);
     for attribute in Attributes::behind(message.body, RTMSG) {
-        let (kind, value) = attribute?;
-        match kind {
+        let (attribute, value) = attribute?;
+        match attribute {
             libc::RTA_DST => to = ip(value).ok_or(SHORT)?,
             libc::RTA_TABLE => table = u32_ne(value, 0).ok_or(SHORT)?,
             libc::RTA_PRIORITY => metric = u32_ne(value, 0).ok_or(SHORT)?,
             _ => {}
         }
     }
-    let to = IpNetwork::new(to, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
-    Ok(Some(AnyRoute { kind: RouteKind::from_number(header(7)?), to, table, metric }))
+    let to = IpNetwork::new(to, prefix).map_err(|_| Malformed("a prefix longer than the address"))?;
+    Ok(Some(AnyRoute { kind: RouteKind::from_number(kind), to, table, metric }))
 }

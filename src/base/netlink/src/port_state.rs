@@ -15,7 +15,7 @@ use super::uapi::if_link::{
 };
 use super::uapi::netlink::NLM_F_REQUEST;
 use super::uapi::rtnetlink::{IFINFOMSG, RTM_NEWLINK};
-use super::wire::{Attributes, Message, Parsed, text, u8_at};
+use super::wire::{Attributes, Message, Parsed, text};
 use super::{Netlink, Result};
 
 /// The state of a port (`BR_STATE_…`, linux/if_bridge.h).
@@ -59,7 +59,7 @@ impl fmt::Display for PortState {
 /// A port of a bridge as far as it decides about frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BridgePort {
-    /// Only a port that is forwarding lets frames pass.
+    /// The state of the port. Only a port that is forwarding lets frames pass.
     pub state: PortState,
     /// Whether the bridge learns addresses from the port's frames.
     pub learning: bool,
@@ -88,11 +88,10 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<BridgePort>> {
         return Ok(None);
     }
     let data = Attributes::new(info.find(IFLA_INFO_SLAVE_DATA)?.unwrap_or_default());
-    let number = |wanted| Ok(data.find(wanted)?.and_then(|value| u8_at(value, 0)));
-    let state = number(IFLA_BRPORT_STATE)?;
+    let state = data.find_u8(IFLA_BRPORT_STATE)?;
     Ok(Some(BridgePort {
         state: PortState::from_number(state.unwrap_or(BR_STATE_DISABLED)),
-        learning: number(IFLA_BRPORT_LEARNING)? != Some(0),
-        isolated: number(IFLA_BRPORT_ISOLATED)?.is_some_and(|on| on != 0),
+        learning: data.find_u8(IFLA_BRPORT_LEARNING)? != Some(0),
+        isolated: data.find_u8(IFLA_BRPORT_ISOLATED)?.is_some_and(|on| on != 0),
     }))
 }

@@ -24,22 +24,23 @@ pub(super) fn mount() -> Result<OwnedFd> {
 
 /// Mounts a file system for this process alone, with `more` flags than the usual ones.
 pub(super) fn mount_private(kind: &str, more: MountAttrFlags) -> Result<OwnedFd> {
-    let mounted = || {
-        let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(&context)?;
-        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags | more)
-    };
-    mounted().map_err(|err: rustix::io::Errno| {
-        Error::new(format!("mount a private {kind}"), Errno::from_raw(err.raw_os_error()))
-    })
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    mount_detached(kind, flags | more)
+        .map_err(|err| Error::new(format!("mount a private {kind}"), Errno::from_raw(err.raw_os_error())))
+}
+
+/// Makes a mount of a new file system with these flags, which is nowhere in the tree of directories.
+fn mount_detached(kind: &str, flags: MountAttrFlags) -> rustix::io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
 /// Returns the private mount of this process, which is made once. Returns `None` if it does not [pay](pays), or can't
 /// be made.
-pub(super) fn own(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
+pub(super) fn open_private(namespace: Option<i32>) -> Option<BorrowedFd<'static>> {
     static OWN: OnceLock<Option<OwnedFd>> = OnceLock::new();
     if !pays(namespace) {
         return None;

@@ -72,8 +72,11 @@ impl RawSocket {
             IpAddr::V4(ip) => sendto(fd, packet, &SockaddrIn::from(SocketAddrV4::new(ip, 0)), flags),
             IpAddr::V6(ip) => sendto(fd, packet, &SockaddrIn6::from(SocketAddrV6::new(ip, 0, 0, 0)), flags),
         };
-        let what = || format!("send a packet to {to}");
-        let sent = sent.map_err(|errno| Error::new(what(), errno))?;
-        if sent == packet.len() { Ok(()) } else { Err(Error::new(what(), Errno::EMSGSIZE)) }
+        let errno = match sent {
+            Ok(length) if length == packet.len() => return Ok(()),
+            Ok(_) => Errno::EMSGSIZE,
+            Err(errno) => errno,
+        };
+        Err(Error::new(format!("send a packet to {to}"), errno))
     }
 }

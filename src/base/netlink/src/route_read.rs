@@ -88,9 +88,8 @@ impl Netlink {
             let found = self.routes_of(family, "list routes", &MAIN)?;
             let mut defaults: Vec<NewRoute> =
                 found.into_iter().map(|(route, _)| route).filter(|route| route.dst.prefix() == 0).collect();
-            let metric = |route: &NewRoute| route.priority.unwrap_or(0);
-            let lowest = defaults.iter().map(metric).min();
-            defaults.retain(|route| Some(metric(route)) == lowest);
+            let lowest = defaults.iter().map(|route| route.priority.unwrap_or(0)).min();
+            defaults.retain(|route| Some(route.priority.unwrap_or(0)) == lowest);
             if !defaults.is_empty() {
                 return Ok(defaults);
             }
@@ -204,22 +203,22 @@ impl Wanted {
         if message.kind != RTM_NEWROUTE {
             return Ok(None);
         }
-        let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
+        let [of_family, prefix, _, _, table, protocol, scope, kind] =
+            *message.body.first_chunk().ok_or(SHORT)?;
         let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
         let cached = flags & RTM_F_CLONED != 0;
-        let other_kind = header(7)? != RTN_UNICAST && self.table != RT_TABLE_LOCAL;
-        if header(0)? != family || cached || other_kind {
+        let other_kind = kind != RTN_UNICAST && self.table != RT_TABLE_LOCAL;
+        if of_family != family || cached || other_kind {
             return Ok(None);
         }
-        let mut table = u32::from(header(4)?);
+        let mut table = u32::from(table);
         let any: IpAddr = match i32::from(family) {
             libc::AF_INET => Ipv4Addr::UNSPECIFIED.into(),
             _ => Ipv6Addr::UNSPECIFIED.into(),
         };
         let mut dst = any;
         let mut multipath = None;
-        let mut route =
-            NewRoute { scope: Some(header(6)?), onlink: onlink(flags), ..NewRoute::to(any.into(), 0) };
+        let mut route = NewRoute { scope: Some(scope), onlink: onlink(flags), ..NewRoute::to(any.into(), 0) };
         for attribute in Attributes::behind(message.body, RTMSG) {
             let (kind, value) = attribute?;
             match kind {
@@ -238,9 +237,7 @@ impl Wanted {
             return Ok(None);
         }
         route.table = Some(table);
-        route.dst =
-            IpNetwork::new(dst, header(1)?).map_err(|_| Malformed("a prefix longer than the address"))?;
-        let protocol = header(5)?;
+        route.dst = IpNetwork::new(dst, prefix).map_err(|_| Malformed("a prefix longer than the address"))?;
         let mut routes = match multipath {
             Some(hops) => read_hops(&route, hops)?,
             None => vec![route],

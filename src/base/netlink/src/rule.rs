@@ -94,11 +94,10 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
     if message.kind != RTM_NEWRULE || !is_inet(message)? {
         return Ok(None);
     }
-    let header = |offset| u8_at(message.body, offset).ok_or(SHORT);
-    let (to, length, tos, action) = (header(1)?, header(2)?, header(3)?, header(7)?);
+    let [_, to, length, tos, table, _, _, action] = *message.body.first_chunk().ok_or(SHORT)?;
     let flags = u32_ne(message.body, 8).ok_or(SHORT)?;
     let mut plain = to == 0 && tos == 0 && action == FR_ACT_TO_TBL && flags == 0;
-    let (mut from, mut table, mut protocol) = (None, u32::from(header(4)?), 0);
+    let (mut from, mut table, mut protocol) = (None, u32::from(table), 0);
     for attribute in Attributes::behind(message.body, FIB_RULE_HDR) {
         let (kind, value) = attribute?;
         match kind {
@@ -111,9 +110,9 @@ pub(super) fn read(message: &Message<'_>) -> Parsed<Option<Rule>> {
             _ => plain = false,
         }
     }
-    let whole = |from: &IpAddr| length == IpNetwork::from(*from).prefix();
     let table = if action == FR_ACT_TO_TBL { table } else { 0 };
-    Ok(Some(Rule { from: from.filter(whole).filter(|_| plain), table, protocol }))
+    let from = from.filter(|from| plain && length == IpNetwork::from(*from).prefix());
+    Ok(Some(Rule { from, table, protocol }))
 }
 
 /// The priority of the rule in an RTM_NEWRULE, if it is about the link.

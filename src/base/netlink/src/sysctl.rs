@@ -23,9 +23,11 @@ const ROOT: &str = "/proc/sys";
 /// # Errors
 /// ENOENT if the kernel has no such key; EINVAL for what can't be a key.
 pub fn read(key: &str) -> Result<String> {
-    let what = || format!("read sysctl {key}");
-    let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
-    let value = File::open(path).and_then(value_of).map_err(|err| explained(Error::io(what(), &err)))?;
+    let path =
+        path(key).map_err(|reason| Error::new(format!("read sysctl {key}"), Errno::EINVAL).reason(reason))?;
+    let value = File::open(path)
+        .and_then(value_of)
+        .map_err(|err| explained(Error::io(format!("read sysctl {key}"), &err)))?;
     Ok(trimmed(&value))
 }
 
@@ -58,11 +60,11 @@ fn value_of(mut file: File) -> std::io::Result<Vec<u8>> {
 pub fn write(key: &str, value: &str) -> Result<()> {
     let what = || format!("set sysctl {key} to {value}");
     let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
-    match put(File::options().write(true).open(&path), value) {
+    match write_value(File::options().write(true).open(&path), value) {
         Err(Refusal::Io(err)) if is_read_only(&err) => put_privately(key, value),
         outcome => outcome,
     }
-    .map_err(|err| err.of(&what()))
+    .map_err(|err| err.into_error(&what()))
 }
 
 /// Does what [`write()`] does. If the host has many namespaces, uses a private procfs like [`Dir::open`].
@@ -70,9 +72,9 @@ pub fn write(key: &str, value: &str) -> Result<()> {
 /// # Errors
 /// Fails as [`write()`] does.
 pub fn write_among(number: Option<i32>, key: &str, value: &str) -> Result<()> {
-    if let (Some(own), Ok(_)) = (procfs::own(number), path(key)) {
+    if let (Some(own), Ok(_)) = (procfs::open_private(number), path(key)) {
         let file = openat(own, &below_proc(key), OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
-        if put(file.map(File::from).map_err(Into::into), value).is_ok() {
+        if write_value(file.map(File::from).map_err(Into::into), value).is_ok() {
             return Ok(());
         }
     }
@@ -88,7 +90,7 @@ fn put_privately(key: &str, value: &str) -> std::result::Result<(), Refusal> {
     let written = match procfs::mount() {
         Ok(own) => {
             let file = openat(own, &below_proc(key), OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty());
-            put(file.map(File::from).map_err(Into::into), value)
+            write_value(file.map(File::from).map_err(Into::into), value)
         }
         Err(err) => Err(Refusal::ReadOnly(err.errno)),
     };
@@ -109,7 +111,7 @@ pub fn is_mounted_read_only() -> bool {
 }
 
 /// Writes the value in one piece, because a second write would be a second value.
-fn put(file: std::io::Result<File>, value: &str) -> std::result::Result<(), Refusal> {
+fn write_value(file: std::io::Result<File>, value: &str) -> std::result::Result<(), Refusal> {
     let length = file.and_then(|mut file| file.write(value.as_bytes()))?;
     if length == value.len() { Ok(()) } else { Err(Refusal::Short(length, value.len())) }
 }
@@ -129,7 +131,7 @@ impl From<std::io::Error> for Refusal {
 }
 
 impl Refusal {
-    fn of(self, what: &str) -> Error {
+    fn into_error(self, what: &str) -> Error {
         match self {
             Refusal::Io(err) => explained(Error::io(what, &err)),
             Refusal::Short(taken, length) => {
@@ -157,18 +159,18 @@ impl Dir {
     /// # Errors
     /// Fails as [`write()`] does.
     pub fn open(key: &str, number: Option<i32>) -> Result<Self> {
-        let what = || format!("open sysctls {key}");
-        let path = path(key).map_err(|reason| Error::new(what(), Errno::EINVAL).reason(reason))?;
+        let path = path(key)
+            .map_err(|reason| Error::new(format!("open sysctls {key}"), Errno::EINVAL).reason(reason))?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         // Without the privilege to mount one, the one that is there serves.
-        let own = procfs::own(number);
+        let own = procfs::open_private(number);
         let opened = match &own {
             Some(own) => openat(own, &below_proc(key), flags, Mode::empty()),
             None => nix::fcntl::open(&path, flags, Mode::empty()),
         };
         match opened {
             Ok(fd) => Ok(Dir { fd, key: key.to_owned() }),
-            Err(errno) => Err(explained(Error::new(what(), errno))),
+            Err(errno) => Err(explained(Error::new(format!("open sysctls {key}"), errno))),
         }
     }
 
@@ -177,9 +179,11 @@ impl Dir {
     /// # Errors
     /// Fails as [`write()`] does.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
-        match put(self.file(name, OFlag::O_WRONLY), value) {
+        match write_value(self.file(name, OFlag::O_WRONLY), value) {
             Err(Refusal::Io(err)) if is_read_only(&err) => write(&format!("{}/{name}", self.key), value),
-            outcome => outcome.map_err(|err| err.of(&format!("set sysctl {}/{name} to {value}", self.key))),
+            outcome => {
+                outcome.map_err(|err| err.into_error(&format!("set sysctl {}/{name} to {value}", self.key)))
+            }
         }
     }
 
@@ -188,11 +192,10 @@ impl Dir {
     /// # Errors
     /// Fails as [`write()`] does.
     pub fn ensure(&self, name: &str, value: &str) -> Result<Option<String>> {
-        let what = || format!("read sysctl {}/{name}", self.key);
         let old = self
             .file(name, OFlag::O_RDONLY)
             .and_then(value_of)
-            .map_err(|err| explained(Error::io(what(), &err)))?;
+            .map_err(|err| explained(Error::io(format!("read sysctl {}/{name}", self.key), &err)))?;
         let old = trimmed(&old);
         if old == value {
             return Ok(None);

@@ -26,6 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use nix::sys::statfs::fstatfs;
+use nix::time::{ClockId, clock_gettime};
 
 /// The name of the extended attribute.
 const MARK: &CStr = c"user.cnimble.boot";
@@ -128,6 +129,11 @@ pub fn is_shared(dir: impl AsFd) -> bool {
     fstatfs(dir).map_or(true, |fs| SHARED.contains(&(fs.filesystem_type().0 as u32)))
 }
 
+/// Returns the time of a clock in nanoseconds.
+fn read_clock(id: ClockId) -> nix::Result<i128> {
+    clock_gettime(id).map(|time| nanos(time.tv_sec(), time.tv_nsec()))
+}
+
 fn nanos(seconds: impl Into<i128>, nanos: impl Into<i128>) -> i128 {
     seconds.into() * 1_000_000_000 + nanos.into()
 }
@@ -153,9 +159,7 @@ fn read_id(mut file: &File) -> io::Result<String> {
 /// Returns the moment of boot, in nanoseconds since 1970, as the module says. Times that can't be read are left out.
 /// Without a clock it is the earliest possible one, so that no lease is older.
 fn began() -> i128 {
-    use nix::time::{ClockId, clock_gettime};
-    let clock = |id| clock_gettime(id).map(|time| nanos(time.tv_sec(), time.tv_nsec()));
-    let (Ok(now), Ok(up)) = (clock(ClockId::CLOCK_REALTIME), clock(ClockId::CLOCK_BOOTTIME)) else {
+    let (Ok(now), Ok(up)) = (read_clock(ClockId::CLOCK_REALTIME), read_clock(ClockId::CLOCK_BOOTTIME)) else {
         return i128::MIN;
     };
     let mounts = ["/proc", "/sys"]

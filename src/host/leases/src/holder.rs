@@ -6,7 +6,7 @@
 
 use cnimble_cni::Attachment;
 
-/// Who holds an address, by its lease file.
+/// The holder of an address, by its lease file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     /// An attachment.
@@ -20,14 +20,17 @@ pub enum Holder {
     Unknown,
 }
 
+/// Returns whether a text can be the ID of a container or the name of an interface.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control())
+}
+
 impl Holder {
     /// Reads a lease file's content.
     pub fn parse(content: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(content) else {
             return Holder::Broken;
         };
-        let is_word =
-            |word: &str| !word.is_empty() && !word.chars().any(|c| c.is_whitespace() || c.is_control());
         match text.trim().split_once("\r\n") {
             Some((id, ifname)) if is_word(id) && is_word(ifname) => {
                 Holder::Attachment(Attachment { container_id: id.to_owned(), ifname: ifname.to_owned() })

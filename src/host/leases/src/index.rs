@@ -148,7 +148,7 @@ impl Index {
         HEADER as u64 + home(key, self.slots) * SLOT as u64
     }
 
-    fn put(&self, key: u64, at: usize, slot: &[u8]) -> Option<()> {
+    fn write_slot(&self, key: u64, at: usize, slot: &[u8]) -> Option<()> {
         self.file.write_all_at(slot, self.place(key) + (at * SLOT) as u64).ok()
     }
 
@@ -156,7 +156,7 @@ impl Index {
     fn insert(&self, new: Entry) -> Option<()> {
         let window = self.window(new.0).ok()?;
         let at = window.chunks_exact(SLOT).position(|slot| matches!(kind(slot), FREE | REMOVED))?;
-        self.put(new.0, at, &slot(new))?;
+        self.write_slot(new.0, at, &slot(new))?;
         self.entries.set(self.entries.get().saturating_add(1));
         Some(())
     }
@@ -167,7 +167,7 @@ impl Index {
         let mut gone = [0; SLOT];
         *gone.get_mut(24)? = REMOVED;
         match window.chunks_exact(SLOT).position(|slot| entry(slot) == Some(old)) {
-            Some(at) => self.put(old.0, at, &gone)?,
+            Some(at) => self.write_slot(old.0, at, &gone)?,
             None => return Some(()),
         }
         self.entries.set(self.entries.get().saturating_sub(1));

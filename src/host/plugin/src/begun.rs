@@ -9,7 +9,7 @@ use super::{Call, Command, Plugin, Role};
 
 /// Notes the DEL of an attachment before the verb runs. ADD removes an old note. IPAM plugins and the like write none.
 pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
-    tell(match (call.command, plugin.role()) {
+    log_failure(match (call.command, plugin.role()) {
         (_, Role::Helper) => Ok(()),
         (Command::Add, _) => begun::clear(&call.owner().tag()),
         (Command::Del, _) => begun::note(&call.owner().tag()),
@@ -23,7 +23,7 @@ pub(super) fn after(plugin: &dyn Plugin, call: &Call, outcome: &Result<(), Error
     if outcome.is_err() {
         return;
     }
-    tell(match (call.command, plugin.role(), &call.config.valid_attachments) {
+    log_failure(match (call.command, plugin.role(), &call.config.valid_attachments) {
         (Command::Del, Role::Main, _) => begun::clear(&call.owner().tag()),
         (Command::Gc, Role::Main | Role::Chained, Some(valid)) => {
             begun::clear_those(owner::stale(&call.config.name, valid))
@@ -33,7 +33,7 @@ pub(super) fn after(plugin: &dyn Plugin, call: &Call, outcome: &Result<(), Error
 }
 
 /// Logs a failure.
-fn tell(outcome: io::Result<()>) {
+fn log_failure(outcome: io::Result<()>) {
     if let Err(err) = outcome {
         log::debug!("the note of a DEL in {}: {err}", begun::DIR);
     }

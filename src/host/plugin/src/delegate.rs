@@ -176,9 +176,9 @@ fn is_new(command: Command) -> bool {
 /// How a delegate is called.
 #[derive(Clone)]
 pub(crate) enum Delegate {
-    /// As a function of this binary.
+    /// The delegate is a function of this binary.
     Here(&'static dyn Plugin),
-    /// As a program.
+    /// The delegate is a program.
     File(PathBuf),
 }
 
@@ -234,12 +234,15 @@ fn look_for(call: &Call, name: &str) -> Result<Delegate, Error> {
 /// with the same size, owner and modification time, to the nanosecond. Reads the path from the caller first, because
 /// /proc/self/exe costs the kernel several new entries of /proc.
 fn is_this_program(call: &Call, found: &Metadata) -> bool {
-    let copy = |of: &Metadata| (of.dev(), of.len(), of.uid(), of.mtime(), of.mtime_nsec());
-    let is_found = |own: std::io::Result<Metadata>| {
-        own.is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()) || copy(&own) == copy(found))
-    };
-    call.program.is_absolute() && is_found(std::fs::metadata(&call.program))
-        || is_found(std::fs::metadata("/proc/self/exe"))
+    call.program.is_absolute() && std::fs::metadata(&call.program).is_ok_and(|own| is_same(&own, found))
+        || std::fs::metadata("/proc/self/exe").is_ok_and(|own| is_same(&own, found))
+}
+
+/// Returns whether two files are the same, or one is a copy of the other as [`is_this_program`] says.
+fn is_same(own: &Metadata, found: &Metadata) -> bool {
+    (own.dev(), own.ino()) == (found.dev(), found.ino())
+        || (own.dev(), own.len(), own.uid(), own.mtime(), own.mtime_nsec())
+            == (found.dev(), found.len(), found.uid(), found.mtime(), found.mtime_nsec())
 }
 
 /// A delegate's process. It owns its data, so that an undo action can keep it.
@@ -267,12 +270,13 @@ impl Execution {
     /// incomplete, so that its DEL must be called.
     fn run(&self) -> Result<Vec<u8>, (Error, bool)> {
         let path = self.path.display();
-        let failed = |what: &str, err: &std::io::Error| {
-            Error::new(Code::DELEGATE, format!("{what} delegate {path}: {err}"))
-        };
         let Output { status, stdout: answer, .. } = self.start().map_err(|failure| match failure {
-            Failure::Start(err) => (failed("starting", &err), false),
-            Failure::Talk(err) => (failed("talking to", &err), true),
+            Failure::Start(err) => {
+                (Error::new(Code::DELEGATE, format!("starting delegate {path}: {err}")), false)
+            }
+            Failure::Talk(err) => {
+                (Error::new(Code::DELEGATE, format!("talking to delegate {path}: {err}")), true)
+            }
             Failure::TooMuch(limit) => (
                 Error::new(Code::DELEGATE, format!("delegate {path}: more than {limit} bytes on stdout")),
                 true,

@@ -157,6 +157,11 @@ fn install_panic_hook() {
 /// An error with the version of the specification in which it is printed.
 type Failure = (Error, Version);
 
+/// Returns the failure for an error that comes before the version of the configuration is known.
+fn fail_early(err: Error) -> Failure {
+    (err, Version::LATEST)
+}
+
 /// Runs the verb `command`. Reads and validates variables and configuration first, except for VERSION.
 fn run(
     plugin: &dyn Plugin,
@@ -164,19 +169,18 @@ fn run(
     program: PathBuf,
     plugins: &'static [&'static dyn Plugin],
 ) -> Result<(), Failure> {
-    let early = |err| (err, Version::LATEST);
     let command = command.to_str().and_then(Command::parse).ok_or_else(|| {
         // libcni looks for "unknown CNI_COMMAND" to tell plugins without VERSION.
-        early(Error::new(
+        fail_early(Error::new(
             Code::INVALID_ENVIRONMENT,
             format!("unknown CNI_COMMAND: {}", command.to_string_lossy()),
         ))
     })?;
     if command == Command::Version {
-        return version(plugin).map_err(early);
+        return version(plugin).map_err(fail_early);
     }
-    let env = Env::read(command, |name| std::env::var_os(name)).map_err(early)?;
-    let stdin = read_stdin().map_err(early)?;
+    let env = Env::read(command, |name| std::env::var_os(name)).map_err(fail_early)?;
+    let stdin = read_stdin().map_err(fail_early)?;
     let config = parse(command, &stdin).map_err(|err| (err, PluginConfig::version_of(&stdin)))?;
     let version = config.version;
     let of = [
@@ -227,11 +231,13 @@ fn parse(command: Command, stdin: &[u8]) -> Result<PluginConfig, Error> {
     }
 }
 
+/// Returns the error that the configuration can't be read.
+fn stdin_error(why: &str) -> Error {
+    Error::new(Code::IO, format!("reading the configuration from stdin: {why}"))
+}
+
 /// Reads the configuration. Fails with code 11 if a termination signal comes first.
 fn read_stdin() -> Result<Vec<u8>, Error> {
-    let failed = |why: &dyn std::fmt::Display| {
-        Error::new(Code::IO, format!("reading the configuration from stdin: {why}"))
-    };
     let mut stdin = std::io::stdin().lock();
     let mut config = Vec::with_capacity(4096);
     let mut piece = [0; 4096];
@@ -244,11 +250,11 @@ fn read_stdin() -> Result<Vec<u8>, Error> {
                 signal::check()?;
                 continue;
             }
-            Err(err) => return Err(failed(&err)),
+            Err(err) => return Err(stdin_error(&err.to_string())),
         };
         config.extend_from_slice(piece.get(..length).unwrap_or_default());
         if config.len() > STDIN_LIMIT {
-            return Err(failed(&format!("it is larger than {STDIN_LIMIT} bytes")));
+            return Err(stdin_error(&format!("it is larger than {STDIN_LIMIT} bytes")));
         }
     }
 }
@@ -310,20 +316,6 @@ fn add(plugin: &dyn Plugin, call: &Call) -> Result<(), Error> {
 
 /// Validates the parts of a configuration that are the same for all plugins.
 fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Result<(), Error> {
-    let since = |first: Version| {
-        if config.version >= first {
-            return Ok(());
-        }
-        Err(Error::new(
-            Code::INCOMPATIBLE_VERSION,
-            format!("config version does not allow {}", command.as_str()),
-        )
-        .details(format!(
-            "it is {}, and {} exists from {first} on",
-            config.version,
-            command.as_str()
-        )))
-    };
     if !plugin.versions().contains(&config.version) {
         return Err(Version::incompatible(config.version.as_str(), plugin.versions()));
     }
@@ -335,11 +327,20 @@ fn validate(plugin: &dyn Plugin, command: Command, config: &PluginConfig) -> Res
             .details("it must start with a letter or digit and hold only letters, digits, _ . -"));
     }
     match command {
-        Command::Check => since(Version::V0_4_0)?,
-        Command::Gc | Command::Status => since(Version::V1_1_0)?,
-        _ => {}
+        Command::Check => require_version(Version::V0_4_0, command, config),
+        Command::Gc | Command::Status => require_version(Version::V1_1_0, command, config),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Fails with code 1 if the version of the configuration is older than `first`, which brought the verb.
+fn require_version(first: Version, command: Command, config: &PluginConfig) -> Result<(), Error> {
+    if config.version >= first {
+        return Ok(());
+    }
+    let verb = command.as_str();
+    Err(Error::new(Code::INCOMPATIBLE_VERSION, format!("config version does not allow {verb}"))
+        .details(format!("it is {}, and {verb} exists from {first} on", config.version)))
 }
 
 /// Opens the plugin's own namespace, for the way back from the pod's. Refuses it as CNI_NETNS, because a plugin would

@@ -1,5 +1,6 @@
 //! The CNI_* variables (specification 1.1.0, section 2 "Parameters"). All missing ones are reported at once.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use cnimble_cni::{Code, Error, names};
@@ -33,6 +34,14 @@ fn directories(path: &std::ffi::OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty()).collect()
 }
 
+/// Returns a variable that `get` reads, or an empty text without it. Fails with code 4 if it is not valid UTF-8.
+fn read_text(name: &str, get: &dyn Fn(&str) -> Option<OsString>) -> Result<String, Error> {
+    match get(name) {
+        None => Ok(String::new()),
+        Some(value) => value.into_string().map_err(|_| invalid(format!("{name} is not valid UTF-8"))),
+    }
+}
+
 fn invalid(msg: String) -> Error {
     Error::new(Code::INVALID_ENVIRONMENT, msg)
 }
@@ -40,31 +49,23 @@ fn invalid(msg: String) -> Error {
 impl Env {
     /// Reads the variables by `get`. Fails with code 4 and the invalid one, or all missing ones: `required env
     /// variables [A,B] missing`.
-    pub(super) fn read(
-        command: Command,
-        get: impl Fn(&str) -> Option<std::ffi::OsString>,
-    ) -> Result<Self, Error> {
-        let present = |name: &str| get(name).filter(|value| !value.is_empty());
+    pub(super) fn read(command: Command, get: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
+        let required = required(command).iter().copied();
         let missing: Vec<&str> =
-            required(command).iter().copied().filter(|name| present(name).is_none()).collect();
+            required.filter(|name| get(name).is_none_or(|value| value.is_empty())).collect();
         if !missing.is_empty() {
             return Err(invalid(format!("required env variables [{}] missing", missing.join(","))));
         }
-        let text = |name: &str| match get(name) {
-            None => Ok(String::new()),
-            Some(value) => value.into_string().map_err(|_| invalid(format!("{name} is not valid UTF-8"))),
-        };
-
         let env = Env {
-            container_id: text("CNI_CONTAINERID")?,
-            netns: text("CNI_NETNS")?,
-            ifname: text("CNI_IFNAME")?,
+            container_id: read_text("CNI_CONTAINERID", &get)?,
+            netns: read_text("CNI_NETNS", &get)?,
+            ifname: read_text("CNI_IFNAME", &get)?,
             // loopback must not fail because of a variable that it never reads. Bytes that are no UTF-8 are replaced,
             // and the other plugins refuse the replacement.
             args: get("CNI_ARGS").map(|args| args.to_string_lossy().into_owned()).unwrap_or_default(),
             path: get("CNI_PATH").map(|path| directories(&path)).unwrap_or_default(),
             netns_override: matches!(
-                text("CNI_NETNS_OVERRIDE")?.as_str(),
+                read_text("CNI_NETNS_OVERRIDE", &get)?.as_str(),
                 "1" | "t" | "T" | "true" | "True" | "TRUE"
             ),
         };

@@ -114,10 +114,10 @@ impl Saved {
 /// Fails with code 5 if the directory can't be read or a file can't be removed.
 pub fn remove_others(plugin: &str, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let dir = directory(plugin);
-    let name_of = |attachment: &Attachment| {
-        file_name(&Owner { network: network.to_owned(), attachment: attachment.clone() })
-    };
-    let kept: Vec<String> = valid.iter().map(name_of).collect();
+    let kept: Vec<String> = valid
+        .iter()
+        .map(|attachment| file_name(&Owner { network: network.to_owned(), attachment: attachment.clone() }))
+        .collect();
     let network = format!("{}-", cnimble_cni::hash16(network));
     for name in files::names(&dir).map_err(|err| Error::io("list", &dir, &err))? {
         let name = name.to_string_lossy();

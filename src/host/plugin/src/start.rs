@@ -25,6 +25,11 @@ pub(super) fn prepare() {
     }
 }
 
+/// Rounds an address down to the begin of its page. Returns `None` if the size of a page is unknown.
+fn round_down(address: usize, page: usize) -> Option<usize> {
+    address.checked_div(page).map(|pages| pages * page)
+}
+
 /// Opens /dev/null as this descriptor if it is closed. A new descriptor has the lowest free number, so those below must
 /// be open.
 fn fill(descriptor: impl AsFd) {
@@ -61,8 +66,9 @@ unsafe extern "C" fn seal_program(info: *mut libc::dl_phdr_info, _: usize, _: *m
             continue;
         };
         // Only complete pages are protected, as a loader does: both ends are rounded down.
-        let whole = |address: usize| address.checked_div(page).map(|pages| pages * page);
-        let (Some(start), Some(end)) = (whole(base + offset), whole(base + offset + length)) else {
+        let (Some(start), Some(end)) =
+            (round_down(base + offset, page), round_down(base + offset + length, page))
+        else {
             continue;
         };
         // SAFETY: the linker put only data there that is not written after the start.

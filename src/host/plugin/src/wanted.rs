@@ -103,7 +103,7 @@ impl Call {
             Err(err) if err.code == Code::CHECK_FAILED && self.wanted.aim.repairs(place) => {
                 log::debug!("put back: {err}");
                 let outcome = put_back(on).and_then(|()| verify(on));
-                outcome.or_else(|error| self.note(Fault { place, error, left_alone: false, item }))
+                outcome.or_else(|error| self.note_fault(Fault { place, error, left_alone: false, item }))
             }
             verified => self.expects(place, verified),
         }
@@ -119,7 +119,7 @@ impl Call {
     pub fn expects(&self, place: Place, verified: Result<(), Error>) -> Result<(), Error> {
         match verified {
             Err(error) if error.code == Code::CHECK_FAILED && self.is_examined() => {
-                self.note(Fault { place, error, left_alone: false, item: Item::here() })
+                self.note_fault(Fault { place, error, left_alone: false, item: Item::here() })
             }
             verified => verified,
         }
@@ -159,7 +159,7 @@ impl Call {
         Ok(if self.is_examined() { Netlink::open_bounded(netns) } else { Netlink::open_in(netns) }?)
     }
 
-    fn note(&self, fault: Fault) -> Result<(), Error> {
+    fn note_fault(&self, fault: Fault) -> Result<(), Error> {
         self.wanted.faults.borrow_mut().push(fault);
         Ok(())
     }

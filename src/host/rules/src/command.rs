@@ -72,16 +72,14 @@ pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Erro
     let program = find(name).ok_or_else(|| missing(name))?;
     let mut command = Command::new(&program);
     command.args(args.iter().map(OsStr::new)).env("LC_ALL", "C");
-    let output = cnimble_os::child::run(&mut command, input.as_bytes(), LIMITS).map_err(|failure| {
-        let failed = |err: &std::io::Error| Error::io("run", &program, err);
-        match failure {
-            Failure::Start(err) | Failure::Talk(err) => failed(&err),
+    let output =
+        cnimble_os::child::run(&mut command, input.as_bytes(), LIMITS).map_err(|failure| match failure {
+            Failure::Start(err) | Failure::Talk(err) => Error::io("run", &program, &err),
             Failure::TooMuch(limit) => {
                 Error::new(Code::KERNEL, format!("{name} printed more than {limit} bytes"))
             }
             Failure::Stopped(err) => err.context(name),
-        }
-    })?;
+        })?;
     if output.status.success() {
         // The output may be large, so it is not copied.
         return Ok(String::from_utf8(output.stdout)

@@ -36,7 +36,7 @@ impl GoChains {
     }
 
     /// Returns the name of the chain of the owner's container.
-    pub(super) fn of(&self, owner: &Owner) -> String {
+    pub(super) fn name_of(&self, owner: &Owner) -> String {
         self.name(&owner.network, &owner.attachment.container_id)
     }
 
@@ -59,7 +59,7 @@ impl GoChains {
 
     /// Removes the container's chain and the jumps to it from the nf_tables variant.
     pub(super) fn remove(&self, nft: &mut Nft, family: Family, owner: &Owner) -> netlink::Result<()> {
-        xtables::remove_chains(nft, nat(family), self.parent, &[&self.of(owner)])
+        xtables::remove_chains(nft, nat(family), self.parent, &[&self.name_of(owner)])
     }
 
     /// Removes from the nf_tables variant the chains of the network's containers that have no attachment in `valid`.

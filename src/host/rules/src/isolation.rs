@@ -17,7 +17,7 @@ use cnimble_netlink::nft::{
     Batch, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, Nft, REG1, Table, Verdict,
 };
 
-use super::elements::{self, Claim, Layout, Placed, first};
+use super::elements::{self, Claim, Layout, Placed, first_name};
 use super::failures;
 pub use super::undo::Applied;
 
@@ -55,7 +55,7 @@ impl Layout for Isolation {
     }
 
     fn create_set(batch: &mut Batch, set: &str) {
-        let key = match first(set) {
+        let key = match first_name(set) {
             PODS4 => KeyType::Ipv4Addr,
             PODS6 => KeyType::Ipv6Addr,
             _ => KeyType::Ifname,
@@ -64,7 +64,7 @@ impl Layout for Isolation {
     }
 
     fn add_rule(batch: &mut Batch, set: &str) {
-        let (ip, protocol) = match first(set) {
+        let (ip, protocol) = match first_name(set) {
             PODS4 => (IpAddr::from([0; 4]), ETH_P_IP),
             PODS6 => (IpAddr::from([0_u16; 8]), ETH_P_IPV6),
             _ => return,

@@ -43,8 +43,11 @@ impl Record {
     /// Returns the addresses in the result. Those that can't be read are skipped.
     fn addrs(&self) -> Vec<IpAddr> {
         let ips = json::get(&self.result, "ips").and_then(Value::as_array);
-        let address = |of: &Value| json::get(of, "address")?.as_str()?.parse::<IpNetwork>().ok();
-        ips.into_iter().flatten().filter_map(address).map(|address| address.ip()).collect()
+        ips.into_iter()
+            .flatten()
+            .filter_map(|ip| json::get(ip, "address")?.as_str()?.parse::<IpNetwork>().ok())
+            .map(|address| address.ip())
+            .collect()
     }
 }
 

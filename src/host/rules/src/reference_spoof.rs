@@ -8,7 +8,7 @@ use cnimble_cni::Attachment;
 use cnimble_netlink as netlink;
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::nft::{
-    Batch, Expr, Family, Header, Hook, HookPoint, Key, Meta, Nft, REG1, Table, Verdict,
+    Batch, Expr, Family, Header, Hook, HookPoint, Key, Meta, Nft, REG1, Rule, Table, Verdict,
 };
 
 use super::retry::retry;
@@ -55,16 +55,15 @@ pub(super) fn add(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) 
                 batch.create_chain(table.chain(name));
             }
         }
-        let jump = |to: &str| Expr::verdict(Verdict::Jump(to.to_owned()));
         let at_port =
-            [Expr::meta(Meta::Iifname, REG1), Expr::equal(REG1, Key::ifname(port).bytes()), jump(&chain)];
+            [Expr::meta(Meta::Iifname, REG1), Expr::equal(REG1, Key::ifname(port).bytes()), jump_to(&chain)];
         let allowed = [
             Expr::payload(Header::Link, 6, 6, REG1),
             Expr::equal(REG1, &mac.0),
             Expr::verdict(Verdict::Return),
         ];
         batch.add_rule(table.chain(base), &at_port, &comment);
-        batch.add_rule(table.chain(&chain), &[jump(&mac_chain)], &comment);
+        batch.add_rule(table.chain(&chain), &[jump_to(&mac_chain)], &comment);
         batch.add_rule(table.chain(&mac_chain), &allowed, &comment);
         batch.add_rule(table.chain(&mac_chain), &[Expr::verdict(Verdict::Drop)], &comment);
         nft.commit(&batch)
@@ -86,20 +85,27 @@ pub(super) fn remove_chain(nft: &mut Nft, chain: &str) -> netlink::Result<()> {
     Ok(())
 }
 
+/// Returns the expression that jumps to a chain.
+fn jump_to(chain: &str) -> Expr {
+    Expr::verdict(Verdict::Jump(chain.to_owned()))
+}
+
+/// Returns the first rule of the chain `from` that jumps to the chain `to`, or `None` if there is none.
+fn find_jump<'a>(rules: &'a [Rule], from: &str, to: &str) -> Option<&'a Rule> {
+    rules.iter().find(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
+}
+
 /// Returns whether the Go plugin's rules let only this MAC pass from the port.
 pub(super) fn guards(nft: &mut Nft, attachment: &Attachment, port: &str, mac: Mac) -> netlink::Result<bool> {
     let chain = chain_name(attachment);
     let mac_chain = format!("{chain}-mac");
     for (table, base) in PLACES {
         let rules = nft.rules(table, None)?;
-        let jump = |from: &str, to: &str| {
-            rules.iter().find(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
-        };
-        let at_port = jump(base, &chain)
+        let at_port = find_jump(&rules, base, &chain)
             .is_some_and(|rule| rule.constants().any(|name| trimmed(name) == port.as_bytes()));
         let allowed =
             rules.iter().any(|rule| rule.chain == mac_chain && rule.constants().any(|c| c == mac.0));
-        if at_port && jump(&chain, &mac_chain).is_some() && allowed {
+        if at_port && find_jump(&rules, &chain, &mac_chain).is_some() && allowed {
             return Ok(true);
         }
     }

@@ -243,27 +243,30 @@ pub(super) fn in_chain(rule: &str, chain: &str) -> bool {
 /// or a network, is left out, as if the rule did not name it.
 pub(super) fn destination(rule: &str) -> Destination {
     let words: Vec<&str> = rule.split(' ').collect();
-    let behind = |option: &str| {
-        let at = words.iter().position(|word| *word == option)?;
-        // A `!` in front of the option negates it.
-        let negated = at.checked_sub(1).and_then(|before| words.get(before)) == Some(&"!");
-        words.get(at + 1).filter(|_| !negated).copied()
-    };
-    let number = |name: &str| Protocol::parse(name).map_or_else(|| name.parse().ok(), |of| Some(of.number()));
-    let ports = behind("--dport").or_else(|| behind("--dports")).unwrap_or_default();
+    let ports = value_of("--dport", &words).or_else(|| value_of("--dports", &words)).unwrap_or_default();
     let ports = ports.split(',').filter_map(|ports| {
         let (first, last) = ports.split_once(':').unwrap_or((ports, ports));
         Some(first.parse().ok()?..=last.parse().ok()?)
     });
-    let whole = |addr: &str| -> Option<IpAddr> {
-        let net: IpNetwork = addr.parse().ok()?;
-        (net.prefix() == if net.is_ipv4() { 32 } else { 128 }).then_some(net.ip())
-    };
-    Destination {
-        protocol: behind("-p").and_then(number),
-        ports: ports.collect(),
-        address: behind("-d").and_then(whole),
-    }
+    let protocol = value_of("-p", &words).and_then(|name| match Protocol::parse(name) {
+        Some(protocol) => Some(protocol.number()),
+        None => name.parse().ok(),
+    });
+    Destination { protocol, ports: ports.collect(), address: value_of("-d", &words).and_then(parse_address) }
+}
+
+/// Returns the word behind an option of a saved rule. Returns `None` without the option, or if it is negated.
+fn value_of<'a>(option: &str, words: &[&'a str]) -> Option<&'a str> {
+    let at = words.iter().position(|word| *word == option)?;
+    // A `!` in front of the option negates it.
+    let negated = at.checked_sub(1).and_then(|before| words.get(before)) == Some(&"!");
+    words.get(at + 1).filter(|_| !negated).copied()
+}
+
+/// Reads an address with or without its prefix length. Returns `None` for a network.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let net: IpNetwork = text.parse().ok()?;
+    (net.prefix() == if net.is_ipv4() { 32 } else { 128 }).then_some(net.ip())
 }
 
 /// Returns whether a saved rule of `parent` jumps to `chain`. The jump must be at the end, without options.

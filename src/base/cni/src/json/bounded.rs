@@ -61,7 +61,7 @@ impl Budget {
 /// Takes the long lists out of a document, one element at a time.
 pub(crate) trait Lists {
     /// Returns whether the list at this key is taken out.
-    fn take(&self, key: &str) -> bool;
+    fn takes_out(&self, key: &str) -> bool;
     /// Begins a list and returns its number.
     fn begin(&self, key: &str) -> usize;
     /// Takes the next element of the list that began last. Returns the memory that it takes, in bytes.
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Read<'_> {
             }
             entries += 1;
             let place = match self.place {
-                Place::Document(lists) if lists.take(&key) => Place::Long(lists, &key),
+                Place::Document(lists) if lists.takes_out(&key) => Place::Long(lists, &key),
                 _ => Place::Plain,
             };
             let value = map.next_value_seed(Read { place, ..self })?;

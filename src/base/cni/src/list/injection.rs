@@ -44,22 +44,17 @@ impl NetworkList {
         if !injection.capabilities {
             remove(&mut config, "capabilities");
         }
-        let mut inject = |key: &str, value: Value| {
-            // Another spelling left beside ours could win in a plugin that reads any case.
-            remove(&mut config, key);
-            config.insert(key.to_owned(), value);
-        };
-        inject("name", Value::from(self.name.as_str()));
-        inject("cniVersion", Value::from(self.version.as_str()));
+        inject(&mut config, "name", Value::from(self.name.as_str()));
+        inject(&mut config, "cniVersion", Value::from(self.version.as_str()));
         if let Some(result) = injection.prev_result {
-            inject("prevResult", result.clone());
+            inject(&mut config, "prevResult", result.clone());
         }
         if let Some(args) = injection.capability_args {
             let wanted = entry.capabilities.iter();
             let granted: Map<String, Value> =
                 wanted.filter_map(|key| Some((key.clone(), args.get(key)?.clone()))).collect();
             if !granted.is_empty() {
-                inject("runtimeConfig", Value::Object(granted));
+                inject(&mut config, "runtimeConfig", Value::Object(granted));
             }
         }
         if let Some(attachments) = injection.valid_attachments {
@@ -67,14 +62,21 @@ impl NetworkList {
                 .iter()
                 .map(|it| serde_json::json!({ "containerID": it.container_id, "ifname": it.ifname }))
                 .collect();
-            inject(OLD_ATTACHMENTS, list.clone());
-            inject(VALID_ATTACHMENTS, list);
+            inject(&mut config, OLD_ATTACHMENTS, list.clone());
+            inject(&mut config, VALID_ATTACHMENTS, list);
         }
         Value::Object(config)
     }
 }
 
 /// Removes every spelling of a key.
+/// Gives a key this value.
+fn inject(config: &mut Map<String, Value>, key: &str, value: Value) {
+    // Another spelling left beside ours could win in a plugin that reads any case.
+    remove(config, key);
+    config.insert(key.to_owned(), value);
+}
+
 fn remove(config: &mut Map<String, Value>, key: &str) {
     config.retain(|other, _| !other.eq_ignore_ascii_case(key));
 }

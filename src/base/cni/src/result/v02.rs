@@ -67,16 +67,7 @@ struct RouteForm {
 }
 
 pub(super) fn form(result: &CniResult, version: Version) -> Result<Form<'_>, Error> {
-    let family = |v4: bool| {
-        let first = result.ips.iter().find(|ip| ip.address.is_ipv4() == v4)?;
-        let routes = result.routes.iter().filter(|route| route.dst.is_ipv4() == v4);
-        Some(FamilyForm {
-            ip: first.address,
-            gateway: first.gateway,
-            routes: routes.map(|route| RouteForm { dst: route.dst, gw: route.gw }).collect(),
-        })
-    };
-    let (ip4, ip6) = (family(true), family(false));
+    let (ip4, ip6) = (form_of_family(result, true), form_of_family(result, false));
     if ip4.is_none() && ip6.is_none() {
         return Err(Error::new(Code::INCOMPATIBLE_VERSION, "cannot convert: no valid IP addresses").details(
             format!(
@@ -85,4 +76,15 @@ pub(super) fn form(result: &CniResult, version: Version) -> Result<Form<'_>, Err
         ));
     }
     Ok(Form { cni_version: version.as_str(), ip4, ip6, dns: &result.dns })
+}
+
+/// Returns the first address of a family and the routes of the family, or `None` without an address.
+fn form_of_family(result: &CniResult, v4: bool) -> Option<FamilyForm> {
+    let first = result.ips.iter().find(|ip| ip.address.is_ipv4() == v4)?;
+    let routes = result.routes.iter().filter(|route| route.dst.is_ipv4() == v4);
+    Some(FamilyForm {
+        ip: first.address,
+        gateway: first.gateway,
+        routes: routes.map(|route| RouteForm { dst: route.dst, gw: route.gw }).collect(),
+    })
 }

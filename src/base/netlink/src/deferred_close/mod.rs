@@ -78,13 +78,15 @@ pub(crate) fn keep(socket: BorrowedFd<'_>) {
 /// Starts a child for those kept sockets that no child holds yet. This must be called last: a socket that is kept later
 /// would make the end of the process wait.
 pub fn finish() {
-    let unheld = || {
-        let held = held();
-        held.sockets.len() > held.by_a_child
-    };
-    if is_allowed() && unheld() {
+    if is_allowed() && has_unheld() {
         drop(start(None));
     }
+}
+
+/// Returns whether a socket is kept that no child holds.
+fn has_unheld() -> bool {
+    let held = held();
+    held.sockets.len() > held.by_a_child
 }
 
 /// Starts a child that sends the request by the socket, and holds the kept sockets until the plugin ends. Returns
@@ -119,7 +121,7 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
         Some(Way::Reaped) => return child::start(task),
         None => match child::start_autoreaped(task) {
             Ok(()) => {
-                note(Way::Autoreaped, "it needs no reaping");
+                note_way(Way::Autoreaped, "it needs no reaping");
                 return Ok(());
             }
             Err(errno) => errno,
@@ -130,12 +132,12 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
         return Err(errno);
     }
     if setting() == Some(false) {
-        note(Way::Reaped, "CNIMBLE_DEL_WAIT says that process 1 reaps");
+        note_way(Way::Reaped, "CNIMBLE_DEL_WAIT says that process 1 reaps");
     } else {
         match reaper::reaps() {
-            Ok(()) => note(Way::Reaped, "process 1 reaps"),
+            Ok(()) => note_way(Way::Reaped, "process 1 reaps"),
             Err(why) => {
-                note(Way::Ourselves, why);
+                note_way(Way::Ourselves, why);
                 return Err(Errno::ECHILD);
             }
         }
@@ -144,7 +146,7 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
 }
 
 /// Logs the way and the reason for it, and remembers it.
-fn note(way: Way, why: &str) {
+fn note_way(way: Way, why: &str) {
     log::info!("removals are waited for by {}: {why}", if way == Way::Ourselves { "us" } else { "a child" });
     let _ = WAY.set(way);
 }

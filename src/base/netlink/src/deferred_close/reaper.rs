@@ -37,7 +37,7 @@ const BETWEEN: Duration = Duration::from_micros(300);
 /// Why process 1 isn't known to reap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
-    /// It may be different at the next look.
+    /// Another look may say something else.
     Busy(&'static str),
     /// Another look would say the same.
     Lasting(&'static str),
@@ -61,17 +61,17 @@ enum Signal {
 /// Returns `Ok` if process 1 is known to reap. The error says why it isn't.
 pub(super) fn reaps() -> Result<(), &'static str> {
     for _ in 1..LOOKS {
-        match look() {
+        match look_at_init() {
             Err(Busy(_)) => thread::sleep(BETWEEN),
             Ok(()) => return Ok(()),
             Err(Lasting(why)) => return Err(why),
         }
     }
-    look().map_err(|(Busy(why) | Lasting(why))| why)
+    look_at_init().map_err(|(Busy(why) | Lasting(why))| why)
 }
 
 /// Looks at process 1 once.
-fn look() -> Known<()> {
+fn look_at_init() -> Known<()> {
     // A procfs of another PID namespace would tell of another process 1.
     if !is_of_our_namespace(&read("/proc/self/status")?) {
         return Err(Lasting("/proc isn't that of our PID namespace"));
@@ -101,12 +101,12 @@ fn is_of_our_namespace(status: &str) -> bool {
 
 /// Reads from /proc/1/status how process 1 handles SIGCHLD. Fails with [`Busy`] while one is pending.
 fn signal(status: &str) -> Known<Signal> {
-    let has = |name| field(status, name).and_then(in_mask);
-    match (has("SigIgn"), has("SigBlk"), has("SigPnd"), has("ShdPnd")) {
-        (Some(true), ..) => Ok(Signal::Ignored),
-        (Some(_), Some(true), Some(false), Some(false)) => Ok(Signal::Blocked),
-        (Some(_), Some(false), Some(false), Some(false)) => Ok(Signal::Open),
-        (Some(_), Some(_), Some(_), Some(_)) => Err(Busy("process 1 has a SIGCHLD that it doesn't take")),
+    let masks = ["SigIgn", "SigBlk", "SigPnd", "ShdPnd"];
+    match masks.map(|name| field(status, name).and_then(in_mask)) {
+        [Some(true), ..] => Ok(Signal::Ignored),
+        [Some(_), Some(true), Some(false), Some(false)] => Ok(Signal::Blocked),
+        [Some(_), Some(false), Some(false), Some(false)] => Ok(Signal::Open),
+        [Some(_), Some(_), Some(_), Some(_)] => Err(Busy("process 1 has a SIGCHLD that it doesn't take")),
         _ => Err(UNTOLD),
     }
 }
@@ -133,8 +133,7 @@ fn has_signalfd() -> Known<bool> {
 /// with [`Busy`] if it is running, or has gone on meanwhile.
 fn waits_for_it() -> Known<bool> {
     const WHY: Doubt = Lasting("process 1 isn't known to reap, and its system call can't be read");
-    let call = || fs::read_to_string("/proc/1/syscall").map_err(|_| WHY);
-    let before = call()?;
+    let before = fs::read_to_string("/proc/1/syscall").map_err(|_| WHY)?;
     if before.trim() == "running" {
         return Err(AT_WORK);
     }
@@ -143,7 +142,7 @@ fn waits_for_it() -> Known<bool> {
     let memory = File::open("/proc/1/mem").map_err(|_| WHY)?;
     memory.read_exact_at(&mut set, address).map_err(|_| WHY)?;
     // It may have gone on meanwhile, and the memory serve another purpose.
-    if call()? != before {
+    if fs::read_to_string("/proc/1/syscall").map_err(|_| WHY)? != before {
         return Err(AT_WORK);
     }
     Ok(u64::from_ne_bytes(set) & SIGCHLD != 0)

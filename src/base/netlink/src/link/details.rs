@@ -138,8 +138,10 @@ pub fn set(
     message.header.index = index;
     message.header.flags = LinkFlags::from_bits_retain(flags & change);
     message.header.change_mask = LinkFlags::from_bits_retain(change);
-    let other = |(kind, value): (&u16, &Vec<u8>)| LinkAttribute::Other(DefaultNla::new(*kind, value.clone()));
-    message.attributes = others.into_iter().map(other).collect();
+    message.attributes = others
+        .into_iter()
+        .map(|(kind, value)| LinkAttribute::Other(DefaultNla::new(*kind, value.clone())))
+        .collect();
     let what = format!("set flags and limits of link {name}");
     Some(Request::new(what, Mode::Change, RouteNetlinkMessage::SetLink(message)))
 }

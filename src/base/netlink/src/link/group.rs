@@ -40,9 +40,9 @@ impl Netlink {
             let requests = wanted.values().map(|link| set_group(link, group));
             let outcome = present(self.execute_all(requests.collect()));
             let found = self.links_where(|index, of| of == group || wanted.contains_key(&index))?;
-            let is_wanted =
-                |link: &Link| wanted.get(&link.index).is_some_and(|wanted| wanted.alias == link.alias);
-            let (known, others): (Vec<_>, Vec<_>) = found.iter().partition(|link| is_wanted(link));
+            let (known, others): (Vec<_>, Vec<_>) = found
+                .iter()
+                .partition(|link| wanted.get(&link.index).is_some_and(|wanted| wanted.alias == link.alias));
             // Either the group was theirs before, or their index was another link's.
             let strangers: Vec<&Link> = others.into_iter().filter(|link| link.group == group).collect();
             for link in strangers.iter().filter(|link| wanted.contains_key(&link.index)) {

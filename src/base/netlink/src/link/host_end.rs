@@ -85,11 +85,9 @@ impl Netlink {
         pod: &Link,
         netns: &NetNs,
     ) -> Result<Option<Link>> {
-        let leads_there =
-            |link: &Link| link.kind == "veth" && link.far.is_some() && link.peer == Some(pod.index);
         // The result lists a bridge before its port, so the last name is tried first.
         for name in known.iter().rev() {
-            let Some(link) = self.find_link(name)?.filter(leads_there) else { continue };
+            let Some(link) = self.find_link(name)?.filter(|link| may_lead_to(link, pod)) else { continue };
             if owner.owns(&link.alias) {
                 return Ok(Some(link));
             }
@@ -101,8 +99,13 @@ impl Netlink {
         }
         // It may have been renamed.
         let veths = self.links(&Filter { master: None, kind: Some("veth") })?;
-        Ok(veths.into_iter().find(|link| owner.owns(&link.alias) && leads_there(link)))
+        Ok(veths.into_iter().find(|link| owner.owns(&link.alias) && may_lead_to(link, pod)))
     }
+}
+
+/// Returns whether a link is a veth whose other end is in another namespace and has the index of the pod's interface.
+fn may_lead_to(link: &Link, pod: &Link) -> bool {
+    link.kind == "veth" && link.far.is_some() && link.peer == Some(pod.index)
 }
 
 /// Reads the number in an RTM_NEWNSID. `None` if the namespace has none, which the kernel tells as -1.

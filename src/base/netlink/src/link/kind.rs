@@ -18,7 +18,7 @@ pub use ipvlan::IpvlanMode;
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use tap::TapSettings;
 
-use super::{Mac, new_link, with};
+use super::{Mac, new_link, set_some};
 use crate::request::Mode;
 use crate::uapi::if_link::{IFLA_VLAN_ID, IFLA_VRF_TABLE};
 use crate::wire::{Attributes, Parsed, u16_ne, u32_ne};
@@ -173,13 +173,14 @@ impl<'a> NewLink<'a> {
 /// been carried out.
 pub fn add(link: &NewLink<'_>) -> Request {
     let mut message = message(link.name, link.kind);
-    message = with(message, link.kind.data(), LinkMessageBuilder::set_info_data);
-    message = with(message, link.parent, LinkMessageBuilder::link);
-    message = with(message, link.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
-    message = with(message, link.mtu, LinkMessageBuilder::mtu);
-    message = with(message, link.txqlen, LinkMessageBuilder::txqueuelen);
-    message = with(message, link.mac.map(Mac::to_vec), LinkMessageBuilder::address);
-    message = with(message, link.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
+    message = set_some(message, link.kind.data(), LinkMessageBuilder::set_info_data);
+    message = set_some(message, link.parent, LinkMessageBuilder::link);
+    message = set_some(message, link.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
+    message = set_some(message, link.mtu, LinkMessageBuilder::mtu);
+    message = set_some(message, link.txqlen, LinkMessageBuilder::txqueuelen);
+    message = set_some(message, link.mac.map(Mac::to_vec), LinkMessageBuilder::address);
+    message =
+        set_some(message, link.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
     message = if link.up { message.up() } else { message };
     new_link(link.kind.name(), &[link.name], message)
 }

@@ -20,9 +20,11 @@ impl Mac {
         };
         let groups: Vec<&str> =
             if separator.is_empty() { vec![text] } else { text.split(separator).collect() };
+        if groups.len() * digits != 12 || groups.iter().any(|group| group.len() != digits) {
+            return None;
+        }
         // from_str_radix would take a sign.
-        let is_group = |group: &&str| group.len() == digits && group.bytes().all(|d| d.is_ascii_hexdigit());
-        if groups.len() * digits != 12 || !groups.iter().all(is_group) {
+        if !groups.iter().all(|group| group.bytes().all(|digit| digit.is_ascii_hexdigit())) {
             return None;
         }
         let number = u64::from_str_radix(&groups.concat(), 16).ok()?;

@@ -150,19 +150,19 @@ pub(super) fn changed<K>(
     change: &Change<'_>,
     wrap: fn(LinkMessage) -> RouteNetlinkMessage,
 ) -> Request {
-    message = with(message, change.up, |message, up| if up { message.up() } else { message.down() });
-    message = with(message, change.promisc, LinkMessageBuilder::promiscuous);
-    message = with(message, change.allmulti, LinkMessageBuilder::allmulticast);
-    message = with(message, change.mtu, LinkMessageBuilder::mtu);
-    message = with(message, change.mac.map(Mac::to_vec), LinkMessageBuilder::address);
-    message = with(message, change.name, LinkMessageBuilder::name);
-    message = with(message, change.alias, LinkMessageBuilder::alias);
+    message = set_some(message, change.up, |message, up| if up { message.up() } else { message.down() });
+    message = set_some(message, change.promisc, LinkMessageBuilder::promiscuous);
+    message = set_some(message, change.allmulti, LinkMessageBuilder::allmulticast);
+    message = set_some(message, change.mtu, LinkMessageBuilder::mtu);
+    message = set_some(message, change.mac.map(Mac::to_vec), LinkMessageBuilder::address);
+    message = set_some(message, change.name, LinkMessageBuilder::name);
+    message = set_some(message, change.alias, LinkMessageBuilder::alias);
     message =
-        with(message, change.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
-    message = with(message, change.master, LinkMessageBuilder::controller);
-    message = with(message, change.txqlen, LinkMessageBuilder::txqueuelen);
-    message = with(message, change.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
-    message = with(message, change.index, |message, index| {
+        set_some(message, change.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
+    message = set_some(message, change.master, LinkMessageBuilder::controller);
+    message = set_some(message, change.txqlen, LinkMessageBuilder::txqueuelen);
+    message = set_some(message, change.netns.map(|netns| netns.as_raw_fd()), LinkMessageBuilder::setns_by_fd);
+    message = set_some(message, change.index, |message, index| {
         message.append_extra_attribute(LinkAttribute::NewIfIndex(index.cast_signed()))
     });
     if change.addrgenmode_none {
@@ -206,7 +206,7 @@ pub fn set_arp(index: u32, name: &str, switch: ArpSwitch) -> Request {
 const ALIAS_MAX: usize = 255;
 
 /// Applies a setting to a message if there is one.
-fn with<K, T>(
+fn set_some<K, T>(
     message: LinkMessageBuilder<K>,
     value: Option<T>,
     apply: impl FnOnce(LinkMessageBuilder<K>, T) -> LinkMessageBuilder<K>,
@@ -231,10 +231,14 @@ pub(super) fn del_group(group: u32, count: usize) -> Request {
     Request::new(format!("delete {count} links"), Mode::Change, RouteNetlinkMessage::DelLink(message))
 }
 
+/// Returns the word for the value of a switch, as `ip` and `bridge` take it.
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 impl Change<'_> {
     /// Names the changes as `ip link set` does, for messages.
     fn words(&self) -> String {
-        let on = |on: bool| if on { "on" } else { "off" };
         [
             self.up.map(|up| if up { "up" } else { "down" }.to_owned()),
             self.mtu.map(|mtu| format!("mtu {mtu}")),
@@ -245,8 +249,8 @@ impl Change<'_> {
             self.master.map(|master| format!("master {master}")),
             self.netns.map(|_| "netns".to_owned()),
             self.index.map(|index| format!("new-index {index}")),
-            self.promisc.map(|yes| format!("promisc {}", on(yes))),
-            self.allmulti.map(|yes| format!("allmulticast {}", on(yes))),
+            self.promisc.map(|on| format!("promisc {}", on_or_off(on))),
+            self.allmulti.map(|on| format!("allmulticast {}", on_or_off(on))),
             self.txqlen.map(|length| format!("txqueuelen {length}")),
             self.addrgenmode_none.then(|| "addrgenmode none".to_owned()),
         ]

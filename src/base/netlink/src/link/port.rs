@@ -48,26 +48,27 @@ impl Frames {
     /// Reads the attributes of a port (`IFLA_BRPORT_*`). Older kernels lack some of the switches, and behave as if they
     /// were on.
     pub(crate) fn read(port: Attributes<'_>) -> Self {
-        let byte = |kind| port.get(kind).and_then(|value| u8_at(value, 0));
-        let is_on = |kind| byte(kind) != Some(0);
         let floods = [IFLA_BRPORT_UNICAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_MCAST_FLOOD];
         Frames {
-            disabled: byte(IFLA_BRPORT_STATE) == Some(BR_STATE_DISABLED),
-            learning: is_on(IFLA_BRPORT_LEARNING),
-            flood: floods.into_iter().all(is_on),
+            disabled: get_byte(port, IFLA_BRPORT_STATE) == Some(BR_STATE_DISABLED),
+            learning: get_byte(port, IFLA_BRPORT_LEARNING) != Some(0),
+            flood: floods.into_iter().all(|kind| get_byte(port, kind) != Some(0)),
         }
     }
+}
+
+/// Returns the value of an attribute of one byte, or `None` if there is none before a damaged one.
+fn get_byte(port: Attributes<'_>, kind: u16) -> Option<u8> {
+    port.get(kind).and_then(|value| u8_at(value, 0))
 }
 
 impl Port {
     /// Reads the attributes of a port (`IFLA_BRPORT_*`).
     pub(crate) fn read(port: Attributes<'_>) -> Parsed<Self> {
-        let is_on =
-            |kind| Ok(port.find(kind)?.and_then(|value| u8_at(value, 0)).is_some_and(|byte| byte != 0));
         let mask = port.find(IFLA_BRPORT_GROUP_FWD_MASK)?.and_then(|mask| u16_ne(mask, 0)).unwrap_or(0);
         Ok(Port {
-            hairpin: is_on(IFLA_BRPORT_MODE)?,
-            isolated: is_on(IFLA_BRPORT_ISOLATED)?,
+            hairpin: port.find_u8(IFLA_BRPORT_MODE)?.is_some_and(|on| on != 0),
+            isolated: port.find_u8(IFLA_BRPORT_ISOLATED)?.is_some_and(|on| on != 0),
             closed: mask & RESERVED == RESERVED,
         })
     }
@@ -98,8 +99,7 @@ pub fn set(index: u32, name: &str, port: Port) -> Request {
     let message = LinkBridgePort::new(index).hairpin(port.hairpin).isolated(port.isolated);
     // RTM_SETLINK would take it and change nothing.
     let message = RouteNetlinkMessage::NewLink(message.build());
-    let on = |on: bool| if on { "on" } else { "off" };
-    let (hairpin, isolated) = (on(port.hairpin), on(port.isolated));
+    let (hairpin, isolated) = (super::on_or_off(port.hairpin), super::on_or_off(port.isolated));
     let what = format!("set bridge port {name} hairpin {hairpin} isolated {isolated}");
     Request::new(what, Mode::Change, message)
 }

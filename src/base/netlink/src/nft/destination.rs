@@ -10,7 +10,7 @@ use crate::uapi::nf_tables::{
     NFTA_CMP_OP, NFTA_DATA_VALUE, NFTA_MATCH_INFO, NFTA_MATCH_NAME, NFTA_META_KEY, NFTA_PAYLOAD_BASE,
     NFTA_PAYLOAD_LEN, NFTA_PAYLOAD_OFFSET,
 };
-use crate::wire::{self, Attributes};
+use crate::wire::{self, Attributes, u16_ne};
 
 /// The destination of the packets that a rule matches. An absent or unreadable part matches all.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -93,17 +93,14 @@ impl Destination {
 /// Returns the destination's ports that a match of iptables is for. The list is empty if it is for all ports, and for a
 /// match that isn't understood.
 pub(crate) fn ports_of_match(name: &str, info: &[u8]) -> Vec<RangeInclusive<u16>> {
-    let number = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));
-    let range = |at: usize| Some(number(at)?..=number(at + 2)?);
     /// `XT_TCP_INV_DSTPT` and `XT_UDP_INV_DSTPT`
     const ALL_OTHERS: u8 = 0x02;
-    let is_for_others = |at: usize| info.get(at).is_some_and(|flags| flags & ALL_OTHERS != 0);
     let mut ports: Vec<_> = match name {
-        "tcp" if is_for_others(11) => Vec::new(),
-        "udp" if is_for_others(8) => Vec::new(),
-        "tcp" | "udp" => range(4).into_iter().collect(),
+        "tcp" if info.get(11).is_some_and(|flags| flags & ALL_OTHERS != 0) => Vec::new(),
+        "udp" if info.get(8).is_some_and(|flags| flags & ALL_OTHERS != 0) => Vec::new(),
+        "tcp" | "udp" => range_at(info, 4).into_iter().collect(),
         "sctp" if is_for_other_sctp_ports(info) => Vec::new(),
-        "sctp" => range(0).into_iter().collect(),
+        "sctp" => range_at(info, 0).into_iter().collect(),
         "multiport" => multiport(info),
         _ => Vec::new(),
     };
@@ -120,6 +117,11 @@ fn is_for_other_sctp_ports(info: &[u8]) -> bool {
     flags.is_some_and(|flags| u32::from_ne_bytes(flags) & XT_SCTP_DEST_PORTS != 0)
 }
 
+/// Returns the range whose first and last port are at an offset. Returns `None` if the match is too short.
+fn range_at(info: &[u8], at: usize) -> Option<RangeInclusive<u16>> {
+    Some(u16_ne(info, at)?..=u16_ne(info, at + 2)?)
+}
+
 /// Reads a `struct xt_multiport_v1`, in which some ports begin a range that the next one ends. The list is empty if the
 /// match is for all other ports, or not only for destinations.
 fn multiport(info: &[u8]) -> Vec<RangeInclusive<u16>> {
@@ -131,16 +133,12 @@ fn multiport(info: &[u8]) -> Vec<RangeInclusive<u16>> {
     let (Some(&DESTINATION), Some(&count), Some(&0)) = (info.first(), info.get(1), info.get(INVERT)) else {
         return Vec::new();
     };
-    let port = |index: usize| {
-        let at = PORTS + 2 * index;
-        Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?))
-    };
-    let begins = |index: usize| info.get(FLAGS + index).is_some_and(|flag| *flag != 0);
     let mut ports = Vec::new();
     let mut first = None;
     for index in 0..usize::from(count).min(MOST) {
-        let Some(port) = port(index) else { return Vec::new() };
-        match (first.take(), begins(index)) {
+        let Some(port) = u16_ne(info, PORTS + 2 * index) else { return Vec::new() };
+        let begins = info.get(FLAGS + index).is_some_and(|flag| *flag != 0);
+        match (first.take(), begins) {
             (None, true) => first = Some(port),
             (begun, _) => ports.push(begun.unwrap_or(port)..=port),
         }

@@ -4,7 +4,7 @@ use super::Rule;
 use super::expr::{Expr, Value, Verdict};
 use super::xtables;
 use crate::uapi::nf_tables::{NFT_REG_1, NFT_REG32_00, NFTA_DATA_VALUE, NFTA_DATA_VERDICT};
-use crate::wire::{Attributes, Parsed};
+use crate::wire::Attributes;
 
 impl Rule {
     /// Returns true if the rule consists of these expressions, in this order, and has no comment but theirs. Counters
@@ -38,13 +38,16 @@ impl Expr {
 
     /// Whether an expression of the kernel, with this name and these attributes, is this one.
     fn is(&self, name: &str, data: Attributes<'_>) -> bool {
-        // `masq` with flags or ports is another.
-        let is_zero =
-            |found: Parsed<(u16, &[u8])>| found.is_ok_and(|(_, value)| value.iter().all(|byte| *byte == 0));
         self.name == name
             && self.attributes.iter().all(|(kind, value)| value.is(data, *kind))
-            && (!self.attributes.is_empty() || data.into_iter().all(is_zero))
+            && (!self.attributes.is_empty() || are_zero(data))
     }
+}
+
+/// Returns whether all attributes can be read and have no bit set. `masq` with flags or ports is another expression
+/// than without.
+fn are_zero(mut attributes: Attributes<'_>) -> bool {
+    attributes.all(|found| found.is_ok_and(|(_, value)| value.iter().all(|byte| *byte == 0)))
 }
 
 impl Value {
@@ -68,9 +71,13 @@ impl Value {
 
 /// The kernel reports the first four words of a 16-byte register by the register's number.
 fn same_register(found: u32, ours: u32) -> bool {
-    let whole = |number: u32| match number.checked_sub(NFT_REG32_00) {
+    whole_register(found) == whole_register(ours)
+}
+
+/// Returns the number of the 16-byte register that begins with a word, or `number` itself if none does.
+fn whole_register(number: u32) -> u32 {
+    match number.checked_sub(NFT_REG32_00) {
         Some(word) if word % 4 == 0 => NFT_REG_1 + word / 4,
         _ => number,
-    };
-    whole(found) == whole(ours)
+    }
 }

@@ -52,12 +52,11 @@ impl Verdict {
 
     /// Reads a verdict (`NFTA_VERDICT_*`). `None` for one of a queue, and others that aren't known here.
     pub(super) fn parse(attrs: Attributes<'_>) -> Option<Self> {
-        let chain = || attrs.text(NFTA_VERDICT_CHAIN);
         match attrs.u32_be(NFTA_VERDICT_CODE)?.cast_signed() {
             NF_DROP => Some(Verdict::Drop),
             NF_ACCEPT => Some(Verdict::Accept),
-            NFT_JUMP => Some(Verdict::Jump(chain()?)),
-            NFT_GOTO => Some(Verdict::Goto(chain()?)),
+            NFT_JUMP => Some(Verdict::Jump(attrs.text(NFTA_VERDICT_CHAIN)?)),
+            NFT_GOTO => Some(Verdict::Goto(attrs.text(NFTA_VERDICT_CHAIN)?)),
             NFT_RETURN => Some(Verdict::Return),
             _ => None,
         }

@@ -12,7 +12,6 @@ use crate::uapi::nf_tables::{
     NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
 use crate::uapi::nfnetlink::{NF_DROP, NFPROTO_UNSPEC};
-use crate::wire::{Attributes, Writer};
 use crate::{IfPresent as _, Result};
 
 /// The most listings until the kernel resizes the set during none of them.
@@ -64,8 +63,12 @@ impl Nft {
     pub fn priority(&mut self, chain: Chain<'_>) -> Result<Option<i32>> {
         let what = format!("read chain {chain}");
         let query = Query::new(NFT_MSG_GETCHAIN, chain.table.family, &what);
-        let read = |attrs: Attributes<'_>| attrs.nested(NFTA_CHAIN_HOOK)?.u32_be(NFTA_HOOK_PRIORITY);
-        Ok(self.find(&query, |w| chain.write(w), read)?.map(u32::cast_signed))
+        let priority = self.find(
+            &query,
+            |w| chain.write(w),
+            |attrs| attrs.nested(NFTA_CHAIN_HOOK)?.u32_be(NFTA_HOOK_PRIORITY),
+        )?;
+        Ok(priority.map(u32::cast_signed))
     }
 
     /// Returns the names of the chains of a table. Without the table there are none.
@@ -142,19 +145,23 @@ impl Nft {
             Some(chain) => format!("list the rules of chain {}", table.chain(chain)),
             None => format!("list the rules of table {table}"),
         };
-        let fill = |w: &mut Writer| {
-            w.text(NFTA_RULE_TABLE, table.name);
-            if let Some(chain) = chain {
-                w.text(NFTA_RULE_CHAIN, chain);
-            }
-        };
-        let parse = |_, attrs: Attributes<'_>| {
-            let ours = attrs.text(NFTA_RULE_TABLE).as_deref() == Some(table.name);
-            let rule = if ours { Rule::parse(attrs) } else { None };
-            rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
-        };
         let query = Query::new(NFT_MSG_GETRULE, table.family, &what);
-        self.list_until(&query, fill, parse, last).default_for(&[Errno::ENOENT])
+        let rules = self.list_until(
+            &query,
+            |w| {
+                w.text(NFTA_RULE_TABLE, table.name);
+                if let Some(chain) = chain {
+                    w.text(NFTA_RULE_CHAIN, chain);
+                }
+            },
+            |_, attrs| {
+                let ours = attrs.text(NFTA_RULE_TABLE).as_deref() == Some(table.name);
+                let rule = if ours { Rule::parse(attrs) } else { None };
+                rule.into_iter().filter(|rule| chain.is_none_or(|chain| rule.chain == chain)).collect()
+            },
+            last,
+        );
+        rules.default_for(&[Errno::ENOENT])
     }
 
     /// Returns the element with this key. `None` if the element, the set or the table is missing (ENOENT).
@@ -164,8 +171,11 @@ impl Nft {
     pub fn element(&mut self, set: Set<'_>, key: &Key) -> Result<Option<Element>> {
         let what = format!("read element {key} of set {set}");
         let query = Query::new(NFT_MSG_GETSETELEM, set.table.family, &what);
-        let first = |attrs: Attributes<'_>| Element::parse_list(attrs).into_iter().next();
-        self.find(&query, |w| batch::write_key(w, set, key), first)
+        self.find(
+            &query,
+            |w| batch::write_key(w, set, key),
+            |attrs| Element::parse_list(attrs).into_iter().next(),
+        )
     }
 
     /// Returns all elements of a set, or none if there is no set or no table. If the kernel resizes the set during each

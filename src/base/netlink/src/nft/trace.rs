@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use super::expr::Verdict;
 use super::{BaseChain, Batch, Expr, Family, Hook, HookPoint, Nft, Query, REG1, Table};
-use crate::monitor::{each, listen};
+use crate::monitor::{for_each_waiting, listen};
 use crate::socket::{Protocol, Socket};
 use crate::uapi::nf_tables::{
     NFT_META_NFTRACE, NFT_MSG_GETCHAIN, NFT_MSG_TRACE, NFT_TRACETYPE_POLICY, NFT_TRACETYPE_RULE,
@@ -77,7 +77,9 @@ impl TraceMonitor {
     /// Fails with ENOBUFS if a step was lost.
     pub fn read(&mut self) -> Result<Vec<TraceStep>> {
         let mut steps = Vec::new();
-        each(&mut self.socket, "read the trace of a packet", |message| steps.extend(read(message)))?;
+        for_each_waiting(&mut self.socket, "read the trace of a packet", |message| {
+            steps.extend(read(message));
+        })?;
         Ok(steps)
     }
 }

@@ -17,8 +17,8 @@ pub(super) const COMMENT: &str = "comment";
 impl Expr {
     /// `counter pkts 0 bytes 0`. The variant of iptables has a counter in each rule.
     pub fn counter() -> Self {
-        let zero = || Value::Bytes(vec![0; 8]);
-        Expr::new("counter", [(NFTA_COUNTER_BYTES, zero()), (NFTA_COUNTER_PACKETS, zero())])
+        let counters = [NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS];
+        Expr::new("counter", counters.map(|counter| (counter, Value::Bytes(vec![0; 8]))))
     }
 
     /// `-m comment --comment TEXT`: `struct xt_comment_info`, which has room for 255 bytes. A longer text is cut.

@@ -30,8 +30,8 @@ impl Tbf {
     pub fn new(rate: u64, burst: u64, latency_ms: u32) -> Self {
         let ticks = mtu::ticks(rate, burst);
         let limit = u128::from(rate) * u128::from(latency_ms) / 1000 + u128::from(burst);
-        let narrow = |number: u128| u32::try_from(number).unwrap_or(u32::MAX);
-        Tbf { rate, limit: narrow(limit), buffer: narrow(ticks) }
+        let [limit, buffer] = [limit, ticks].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        Tbf { rate, limit, buffer }
     }
 
     /// Returns the size of the bucket in bytes.

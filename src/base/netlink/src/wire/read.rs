@@ -92,6 +92,16 @@ impl<'a> Attributes<'a> {
         Ok(None)
     }
 
+    /// Returns the value of an attribute, a number of one byte. `None` also if it is empty.
+    pub(crate) fn find_u8(self, wanted: u16) -> Parsed<Option<u8>> {
+        Ok(self.find(wanted)?.and_then(|value| u8_at(value, 0)))
+    }
+
+    /// Returns the value of an attribute, a number in the byte order of the host. `None` also if it is too short.
+    pub(crate) fn find_u32(self, wanted: u16) -> Parsed<Option<u32>> {
+        Ok(self.find(wanted)?.and_then(|value| u32_ne(value, 0)))
+    }
+
     /// Returns the value of an attribute, or `None` if there is none before a damaged one.
     pub(crate) fn get(self, wanted: u16) -> Option<&'a [u8]> {
         self.flatten().find(|(kind, _)| *kind == wanted).map(|(_, value)| value)

@@ -38,7 +38,7 @@ impl Writer {
             self.too_long = true;
             0
         });
-        put(&mut self.bytes, start, &length.to_ne_bytes());
+        overwrite(&mut self.bytes, start, &length.to_ne_bytes());
     }
 
     /// Appends an attribute of any bytes. If its length doesn't fit into 16 bits, [`finish`](Self::finish) returns
@@ -101,7 +101,7 @@ impl Writer {
             self.too_long = true;
             0
         });
-        put(&mut self.bytes, start, &length.to_ne_bytes());
+        overwrite(&mut self.bytes, start, &length.to_ne_bytes());
         self.pad();
     }
 
@@ -137,7 +137,7 @@ pub(crate) fn list(kind: u16, header: &[u8]) -> Vec<u8> {
 pub(crate) fn number(bytes: &mut [u8], first: u32) -> u32 {
     let (mut at, mut count) = (0, 0);
     while let Some(length) = u32_ne(bytes, at) {
-        put(bytes, at + 8, &first.wrapping_add(count).to_ne_bytes());
+        overwrite(bytes, at + 8, &first.wrapping_add(count).to_ne_bytes());
         count += 1;
         // A length of zero would be a message that was too long: never sent.
         at += align((length as usize).max(NLMSGHDR));
@@ -152,11 +152,11 @@ pub(crate) fn flags(bytes: &[u8], at: usize) -> u16 {
 
 /// Replaces the flags of the message that begins at `at`.
 pub(crate) fn set_flags(bytes: &mut [u8], at: usize, flags: u16) {
-    put(bytes, at + 6, &flags.to_ne_bytes());
+    overwrite(bytes, at + 6, &flags.to_ne_bytes());
 }
 
 /// Overwrites bytes that are there. Does nothing behind the end.
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+fn overwrite(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(place) = bytes.get_mut(at..at + value.len()) {
         place.copy_from_slice(value);
     }

@@ -158,8 +158,8 @@ struct Running {
 impl Running {
     fn new(child: Child) -> Self {
         let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-        let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
-        let pidfd = pid.and_then(|pid| match open(pid) {
+        let no_flags = rustix::process::PidfdFlags::empty();
+        let pidfd = pid.and_then(|pid| match rustix::process::pidfd_open(pid, no_flags) {
             Ok(pidfd) => Some(pidfd),
             Err(err) => {
                 log::debug!("no descriptor of process {}: {err}", child.id());

@@ -63,7 +63,7 @@ impl<'a> Pipes<'a> {
         self.say().map_err(Failure::Talk)?;
         let room = self.limits.stdout;
         if let Some(stdout) = &mut self.stdout
-            && hear(stdout, |piece| {
+            && read_waiting(stdout, |piece| {
                 self.said.extend_from_slice(piece);
                 self.said.len() <= room
             })
@@ -76,7 +76,7 @@ impl<'a> Pipes<'a> {
         }
         let kept = self.limits.stderr.unwrap_or_default();
         if let Some(stderr) = &mut self.stderr
-            && hear(stderr, |piece| {
+            && read_waiting(stderr, |piece| {
                 let room = kept.saturating_sub(self.complained.len());
                 self.complained.extend_from_slice(piece.get(..room).unwrap_or(piece));
                 true
@@ -112,7 +112,7 @@ impl<'a> Pipes<'a> {
 }
 
 /// Reads until the pipe is empty, or `keep` wants no more. Returns whether the pipe is at its end.
-fn hear(from: &mut impl Read, mut keep: impl FnMut(&[u8]) -> bool) -> io::Result<bool> {
+fn read_waiting(from: &mut impl Read, mut keep: impl FnMut(&[u8]) -> bool) -> io::Result<bool> {
     let mut piece = [0; 16 << 10];
     loop {
         match from.read(&mut piece) {

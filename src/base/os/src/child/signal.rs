@@ -26,7 +26,7 @@ pub(super) const STOPPING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signa
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 static DEADLINE: Mutex<Option<Instant>> = Mutex::new(None);
 
-extern "C" fn note(signal: i32) {
+extern "C" fn note_signal(signal: i32) {
     RECEIVED.store(signal, Ordering::Relaxed);
 }
 
@@ -34,8 +34,8 @@ extern "C" fn pass(_: i32) {}
 
 /// Installs handlers for the signals that stop a plugin.
 pub fn install() {
-    let note = STOPPING.map(|signal| (signal, note as extern "C" fn(i32)));
-    for (signal, handler) in note.into_iter().chain([(Signal::SIGXFSZ, pass as extern "C" fn(i32))]) {
+    let noted = STOPPING.map(|signal| (signal, note_signal as extern "C" fn(i32)));
+    for (signal, handler) in noted.into_iter().chain([(Signal::SIGXFSZ, pass as extern "C" fn(i32))]) {
         let action = SigAction::new(SigHandler::Handler(handler), SaFlags::empty(), SigSet::empty());
         // SAFETY: a handler only stores to an atomic, if anything, which is async-signal-safe.
         if let Err(err) = unsafe { sigaction(signal, &action) } {

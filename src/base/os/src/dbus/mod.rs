@@ -41,6 +41,16 @@ pub enum Error {
     Protocol(&'static str),
 }
 
+/// Returns the error that the login fails.
+fn login_error(err: io::Error) -> Error {
+    Error::Io("log in to the system bus".into(), err)
+}
+
+/// Returns the error that the connection breaks during a call.
+fn call_error(method: &Method<'_>, err: io::Error) -> Error {
+    Error::Io(format!("call {}.{}", method.interface, method.member), err)
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -97,10 +107,9 @@ impl Bus {
 
     /// Logs in with the mechanism `EXTERNAL`: the kernel has told the bus which user we are.
     fn authenticate(&mut self) -> Result<(), Error> {
-        let failed = |err| Error::Io("log in to the system bus".into(), err);
         let user = nix::unistd::geteuid().to_string();
         let user: String = user.bytes().map(|byte| format!("{byte:02x}")).collect();
-        self.stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes()).map_err(failed)?;
+        self.stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes()).map_err(login_error)?;
         let end = patience();
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
@@ -108,13 +117,13 @@ impl Bus {
                 return Err(Error::Protocol("a line of the authentication is too long"));
             }
             let mut byte = [0];
-            self.read(&mut byte, end).map_err(failed)?;
+            self.read(&mut byte, end).map_err(login_error)?;
             line.extend(byte);
         }
         if !line.starts_with(b"OK ") {
             return Err(Error::Protocol("the bus refuses to authenticate this user"));
         }
-        self.stream.write_all(b"BEGIN\r\n").map_err(failed)
+        self.stream.write_all(b"BEGIN\r\n").map_err(login_error)
     }
 
     /// Calls a method with texts and returns its answer. A service that is not running is not started.
@@ -131,12 +140,13 @@ impl Bus {
     /// Fails as [`call`](Self::call) does.
     pub fn call_with(&mut self, method: &Method<'_>, arguments: &Arguments) -> Result<Answer, Error> {
         self.serial = self.serial.wrapping_add(1).max(1);
-        let failed = |err| Error::Io(format!("call {}.{}", method.interface, method.member), err);
-        self.stream.write_all(&encode(method, arguments, self.serial)).map_err(failed)?;
+        self.stream
+            .write_all(&encode(method, arguments, self.serial))
+            .map_err(|err| call_error(method, err))?;
         let end = patience();
         loop {
-            let message =
-                self.receive(end).map_err(failed)?.ok_or(Error::Protocol("a message is too long"))?;
+            let message = self.receive(end).map_err(|err| call_error(method, err))?;
+            let message = message.ok_or(Error::Protocol("a message is too long"))?;
             let parsed = parse(&message).ok_or(Error::Protocol("a message is malformed"))?;
             if parsed.reply_to != Some(self.serial) {
                 // The message is a signal, such as NameAcquired.

@@ -51,7 +51,7 @@ impl Arguments {
             for (name, value) in properties {
                 pad(body, 8);
                 put_text(body, name);
-                value.put(body);
+                value.append_to(body);
             }
         });
         self
@@ -67,20 +67,22 @@ impl Arguments {
     }
 }
 
+/// Appends the signature of a variant: its length in one byte, the text and a NUL.
+fn put_signature(body: &mut Vec<u8>, signature: &str) {
+    body.push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
+    body.extend(signature.as_bytes());
+    body.push(0);
+}
+
 impl Value<'_> {
-    fn put(self, body: &mut Vec<u8>) {
-        let mut put_signature = |signature: &str| {
-            body.push(u8::try_from(signature.len()).unwrap_or(u8::MAX));
-            body.extend(signature.as_bytes());
-            body.push(0);
-        };
+    fn append_to(self, body: &mut Vec<u8>) {
         match self {
             Value::Text(text) => {
-                put_signature("s");
+                put_signature(body, "s");
                 put_text(body, text);
             }
             Value::Numbers(numbers) => {
-                put_signature("au");
+                put_signature(body, "au");
                 put_array(body, 4, |body| {
                     numbers.iter().for_each(|number| body.extend(number.to_le_bytes()));
                 });

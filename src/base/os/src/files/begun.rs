@@ -82,17 +82,17 @@ fn bound() -> io::Result<()> {
 
 /// Makes the directory. Others may pass through the directory above it, which is shared.
 fn make_directory() -> io::Result<()> {
-    let create = || match DirBuilder::new().mode(0o700).create(DIR) {
-        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        outcome => outcome,
-    };
-    match create() {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => {
-            if let Some(above) = Path::new(DIR).parent() {
-                DirBuilder::new().recursive(true).mode(0o755).create(above)?;
-            }
-            create()
+    let mut made = DirBuilder::new().mode(0o700).create(DIR);
+    if let Err(err) = &made
+        && err.kind() == io::ErrorKind::NotFound
+    {
+        if let Some(above) = Path::new(DIR).parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(above)?;
         }
+        made = DirBuilder::new().mode(0o700).create(DIR);
+    }
+    match made {
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         outcome => outcome,
     }
 }
@@ -110,8 +110,12 @@ pub fn clear(tag: &str) -> io::Result<()> {
 /// # Errors
 /// Fails if the file system refuses a request.
 pub fn clear_those(gone: impl Fn(&str) -> bool) -> io::Result<()> {
-    let is_gone = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(&gone);
-    all()?.into_iter().filter(is_gone).try_for_each(|path| remove(&path))
+    for path in all()? {
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(&gone) {
+            remove(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether the DEL of this owner has begun and has not ended. True if that is unknown. A note of more than 24

@@ -46,13 +46,15 @@ pub fn read(path: &Path, limit: usize, links: Links) -> io::Result<Vec<u8>> {
     if !meta.is_file() {
         return Err(foreign("is not a regular file"));
     }
-    let too_large = || foreign(format!("is larger than {limit} bytes"));
-    let length = usize::try_from(meta.len()).ok().filter(|length| *length <= limit).ok_or_else(too_large)?;
+    let length = usize::try_from(meta.len())
+        .ok()
+        .filter(|length| *length <= limit)
+        .ok_or_else(|| foreign(format!("is larger than {limit} bytes")))?;
     let mut bytes = Vec::with_capacity(length.saturating_add(1));
     // It may have grown meanwhile, and files in /proc say nothing of their length.
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit {
-        return Err(too_large());
+        return Err(foreign(format!("is larger than {limit} bytes")));
     }
     Ok(bytes)
 }
@@ -90,14 +92,15 @@ pub fn create(file: &Path, fresh: &Path, bytes: &[u8], mode: u32) -> io::Result<
 /// # Errors
 /// Fails with the system's error. Then there is no `fresh`.
 pub fn draft(fresh: &Path, bytes: &[u8], mode: u32, sync: bool) -> io::Result<()> {
-    let create = || File::options().write(true).create_new(true).mode(mode).open(fresh);
-    let opened = match create() {
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(mode);
+    let mut new = match options.open(fresh) {
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(fresh).and_then(|()| create())
+            std::fs::remove_file(fresh)?;
+            options.open(fresh)?
         }
-        opened => opened,
+        opened => opened?,
     };
-    let mut new = opened?;
     place(fresh, || {
         new.write_all(bytes)?;
         if sync { new.sync_all() } else { Ok(()) }

@@ -48,19 +48,22 @@ impl Restraint {
 
 /// Drops all capabilities except these.
 fn limit(keep: Caps) -> Result<(), Errno> {
-    let sets = |held: CapabilitySet| CapabilitySets {
-        effective: held,
-        permitted: held,
-        inheritable: CapabilitySet::empty(),
-    };
-    let keep = CapabilitySet::from_bits_retain(keep.bits());
-    let failed = |err: rustix::io::Errno| Errno::from_raw(err.raw_os_error());
-    match set_capabilities(None, sets(keep)) {
+    limit_to(CapabilitySet::from_bits_retain(keep.bits())).map_err(|err| Errno::from_raw(err.raw_os_error()))
+}
+
+/// Drops all capabilities except those of `keep` that the thread has.
+fn limit_to(keep: CapabilitySet) -> rustix::io::Result<()> {
+    match set_capabilities(None, sets_of(keep)) {
         // A caller has already dropped some of them.
         Err(rustix::io::Errno::PERM) => {
-            let own = rustix::thread::capabilities(None).map_err(failed)?;
-            set_capabilities(None, sets(keep & own.permitted)).map_err(failed)
+            let own = rustix::thread::capabilities(None)?;
+            set_capabilities(None, sets_of(keep & own.permitted))
         }
-        outcome => outcome.map_err(failed),
+        outcome => outcome,
     }
+}
+
+/// Returns the sets of a thread that holds these capabilities and gives none to programs that it executes.
+fn sets_of(held: CapabilitySet) -> CapabilitySets {
+    CapabilitySets { effective: held, permitted: held, inheritable: CapabilitySet::empty() }
 }

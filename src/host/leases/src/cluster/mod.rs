@@ -18,8 +18,9 @@ const FORMER: &str = "cluster-local-etcd";
 
 /// Returns the path of the program. The former name counts only if no directory has [`PROGRAM`].
 pub fn program<D: AsRef<Path>>(dirs: &[D]) -> Option<PathBuf> {
-    let named = |name| dirs.iter().map(move |dir| dir.as_ref().join(name));
-    named(PROGRAM).chain(named(FORMER)).find(|path| path.is_file())
+    let mut paths =
+        [PROGRAM, FORMER].into_iter().flat_map(|name| dirs.iter().map(move |dir| dir.as_ref().join(name)));
+    paths.find(|path| path.is_file())
 }
 
 #[cfg(test)]

@@ -284,10 +284,9 @@ impl Share {
     /// which it owns nothing.
     pub(super) fn sets(&self, sets: &[RangeSet], reserved: &BTreeSet<IpAddr>) -> Vec<Option<RangeSet>> {
         let gateways: Vec<IpAddr> = RangeSet::gateways(sets).collect();
-        let of = |set: &RangeSet| {
+        let owned_sets = sets.iter().map(|set| {
             let parts = self.owned.iter().flat_map(|owned| {
-                let of_range = |range: &Range| clip(range, owned.first, owned.last);
-                set.ranges().iter().filter_map(of_range).collect::<Vec<_>>()
+                set.ranges().iter().filter_map(|range| clip(range, owned.first, owned.last))
             });
             // A range leaves out its own gateway. Those of other ranges are cut out here.
             let parts = parts.flat_map(|part| {
@@ -297,8 +296,8 @@ impl Share {
                 part.without(&others).unwrap_or_default()
             });
             RangeSet::new(parts.collect()).ok()
-        };
-        sets.iter().map(of).collect()
+        });
+        owned_sets.collect()
     }
 }
 

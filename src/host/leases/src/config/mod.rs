@@ -142,10 +142,15 @@ pub fn store_path_and_keep_for(config: &PluginConfig) -> Result<(PathBuf, u64), 
 /// read.
 pub fn awaits_ranges(config: &PluginConfig) -> Result<bool, Error> {
     let document: Value = config.decode()?;
-    let given = |of, key| json::get(json::get(&document, of)?, key).filter(|value| !value.is_null());
-    Ok(given("capabilities", "ipRanges") == Some(&Value::Bool(true))
-        && given("runtimeConfig", "ipRanges").is_none()
-        && given("ipam", "ranges").or(given("ipam", "subnet")).is_none())
+    Ok(find_value(&document, "capabilities", "ipRanges") == Some(&Value::Bool(true))
+        && find_value(&document, "runtimeConfig", "ipRanges").is_none()
+        && find_value(&document, "ipam", "ranges").is_none()
+        && find_value(&document, "ipam", "subnet").is_none())
+}
+
+/// Returns the value of a key in an object of the document, or `None` if it is missing or null.
+fn find_value<'a>(document: &'a Value, object: &str, key: &str) -> Option<&'a Value> {
+    json::get(json::get(document, object)?, key).filter(|value| !value.is_null())
 }
 
 /// Returns the directory of a network. The plugin's frame has checked that `network` is a plain file name.
@@ -163,10 +168,18 @@ pub fn is_used_by(plugin: &ListEntry) -> bool {
     ipam.and_then(Value::as_str) == Some(PLUGIN)
 }
 
+/// Returns each range set of a list with its own key, as in `ipam.ranges[0]`.
+fn with_keys(
+    sets: Vec<Vec<RangeFields>>,
+    key: &'static str,
+) -> impl Iterator<Item = (Vec<RangeFields>, String)> {
+    sets.into_iter().enumerate().map(move |(n, set)| (set, format!("{key}[{n}]")))
+}
+
 /// Returns the directories that a network's configuration names (`dataDir`). The default is not among them.
 pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
-    let of = |document| json::get(json::get(document, "ipam")?, "dataDir")?.as_str();
-    let dirs = list.plugins.iter().filter_map(|plugin| of(&plugin.document));
+    let ipam = list.plugins.iter().filter_map(|plugin| json::get(&plugin.document, "ipam"));
+    let dirs = ipam.filter_map(|ipam| json::get(ipam, "dataDir")?.as_str());
     dirs.filter(|dir| !dir.is_empty()).map(PathBuf::from).collect()
 }
 
@@ -220,13 +233,9 @@ impl Config {
             gateway: ipam.gateway,
             exclude: ipam.exclude,
         });
-        let named = |sets: Vec<Vec<RangeFields>>, key: &'static str| {
-            let sets = sets.into_iter().enumerate();
-            sets.map(move |(n, set)| (set, format!("{key}[{n}]")))
-        };
-        let all = named(document.runtime_config.ip_ranges, "runtimeConfig.ipRanges")
+        let all = with_keys(document.runtime_config.ip_ranges, "runtimeConfig.ipRanges")
             .chain(legacy.map(|range| (vec![range], "ipam.subnet".to_owned())))
-            .chain(named(ipam.ranges, "ipam.ranges"));
+            .chain(with_keys(ipam.ranges, "ipam.ranges"));
         let sets = range_sets(all, config)?;
 
         let path = ipam.resolv_conf.map(PathBuf::from);

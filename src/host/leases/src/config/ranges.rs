@@ -40,6 +40,11 @@ impl RangeFields {
     }
 }
 
+/// Returns the error that a range set is invalid. `key` is where it is in the configuration.
+fn invalid_set(n: usize, err: &str, key: &str) -> Error {
+    Error::config(format!("invalid range set {n}: {err}")).details(format!("see {key}"))
+}
+
 /// Returns the range sets in the given order. Each is given with its key, for errors. Fails with code 7.
 pub(crate) fn range_sets(
     given: impl Iterator<Item = (Vec<RangeFields>, String)>,
@@ -49,18 +54,14 @@ pub(crate) fn range_sets(
     let mut keys: Vec<String> = Vec::new();
     for (fields, key) in given {
         let n = sets.len();
-        let invalid = |err: String, key: &str| {
-            Error::config(format!("invalid range set {n}: {err}")).details(format!("see {key}"))
-        };
         let mut ranges = Vec::with_capacity(fields.len());
         for (at, fields) in fields.iter().enumerate() {
-            let place = || match key.as_str() {
-                "ipam.subnet" => key.clone(),
-                _ => format!("{key}[{at}]"),
-            };
-            ranges.extend(fields.ranges().map_err(|err| invalid(err, &place()))?);
+            ranges.extend(fields.ranges().map_err(|err| match key.as_str() {
+                "ipam.subnet" => invalid_set(n, &err, &key),
+                _ => invalid_set(n, &err, &format!("{key}[{at}]")),
+            })?);
         }
-        sets.push(RangeSet::new(ranges).map_err(|err| invalid(err, &key))?);
+        sets.push(RangeSet::new(ranges).map_err(|err| invalid_set(n, &err, &key))?);
         keys.push(key);
     }
     if sets.is_empty() {
@@ -78,12 +79,9 @@ pub(crate) fn range_sets(
         if let Some(other) =
             (n + 1..sets.len()).find(|other| sets.get(*other).is_some_and(|other| set.overlaps(other)))
         {
-            let key = |n: usize| keys.get(n).map_or("", String::as_str);
-            return Err(Error::config(format!("range set {n} overlaps with {other}")).details(format!(
-                "see {} and {}",
-                key(n),
-                key(other)
-            )));
+            let [one, two] = [n, other].map(|n| keys.get(n).map_or("", String::as_str));
+            return Err(Error::config(format!("range set {n} overlaps with {other}"))
+                .details(format!("see {one} and {two}")));
         }
     }
     if config.plugin_type == "bridge" {

@@ -104,16 +104,16 @@ impl Directory {
     /// Calls `visit` with the name and the kind of each file, also with `.` and `..`. It does without opendir(3), which
     /// would take memory from the system's allocator, and that would ask the kernel for it.
     pub(super) fn each_entry(&self, mut visit: impl FnMut(&CStr, FileType) -> Result<()>) -> Result<()> {
-        let failed = |err: rustix::io::Errno| self.failed("listing", "", err);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let list = rustix::fs::openat(self.fd(), c".", flags, rustix::fs::Mode::empty()).map_err(failed)?;
+        let list = rustix::fs::openat(self.fd(), c".", flags, rustix::fs::Mode::empty())
+            .map_err(|err| self.failed("listing", "", err))?;
         let mut room = [MaybeUninit::uninit(); 4096];
         let mut entries = RawDir::new(list, &mut room);
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 // The directory has been removed meanwhile.
                 Err(rustix::io::Errno::NOENT) => break,
-                entry => entry.map_err(failed)?,
+                entry => entry.map_err(|err| self.failed("listing", "", err))?,
             };
             visit(entry.file_name(), entry.file_type())?;
         }
@@ -218,10 +218,11 @@ impl Directory {
 
 /// Fails if no lease could be written below `path`, in the nearest directory that exists. Leaves nothing.
 pub fn probe_writing(path: &Path) -> Result<()> {
-    let exists = |path: &&Path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound);
-    let ancestors =
+    let mut ancestors =
         path.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
-    let nearest = ancestors.into_iter().find(exists).unwrap_or(Path::new("/"));
+    let nearest = ancestors
+        .find(|path| !matches!(path.metadata(), Err(err) if err.kind() == io::ErrorKind::NotFound))
+        .unwrap_or(Path::new("/"));
     File::options()
         .read(true)
         .custom_flags(libc::O_DIRECTORY)

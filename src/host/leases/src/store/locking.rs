@@ -49,20 +49,22 @@ impl Store {
     }
 
     fn try_lock(path: &Path, noted: Option<&dyn Noted>) -> Result<Option<Self>> {
-        let unsettled = || StoreError::Unsettled(path.to_owned());
         if let Some(noted) = noted {
             make_directories(path, noted)?;
         }
         let dir = match (Directory::open(path)?, noted) {
             (Some(dir), _) => dir,
-            (None, Some(_)) => return Err(unsettled()),
+            (None, Some(_)) => return Err(StoreError::Unsettled(path.to_owned())),
             (None, None) => return Ok(None),
         };
         let lock = Lock::wait(open_lock(&dir, noted)?).map_err(|err| match err {
             LockError::Stopped(err) => StoreError::Stopped(err),
             LockError::Io(err) => dir.failed("locking", LOCK, err),
         })?;
-        if lock.guards(dir.fd(), path) { Ok(Some(Store { dir, lock })) } else { Err(unsettled()) }
+        if !lock.guards(dir.fd(), path) {
+            return Err(StoreError::Unsettled(path.to_owned()));
+        }
+        Ok(Some(Store { dir, lock }))
     }
 }
 

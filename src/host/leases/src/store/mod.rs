@@ -116,9 +116,6 @@ impl Store {
     pub fn remove_directory(&self) -> Result<Option<String>> {
         let names: Vec<String> =
             self.names()?.into_iter().filter(|name| ![".", ".."].contains(&name.as_str())).collect();
-        let is_known = |name: &str| {
-            [LOCK, INDEX, KEPT].contains(&name) || name.starts_with("last_reserved_ip.") || is_temporary(name)
-        };
         if let Some(other) = names.iter().find(|name| !is_known(name)) {
             return Ok(Some(other.clone()));
         }
@@ -154,4 +151,9 @@ impl Store {
         files::remove(self.fd(), INDEX).map_err(|err| self.failed("removing", INDEX, err))?;
         files::remove(self.fd(), LOCK).map_err(|err| self.failed("removing", LOCK, err))
     }
+}
+
+/// Returns whether host-local keeps a file of this name beside the leases.
+fn is_known(name: &str) -> bool {
+    [LOCK, INDEX, KEPT].contains(&name) || name.starts_with("last_reserved_ip.") || is_temporary(name)
 }

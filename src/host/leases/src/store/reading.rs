@@ -63,11 +63,12 @@ impl Leases {
     /// Returns the addresses of `attachment`. As in the Go plugin, leases that name only the container count if no
     /// lease names the interface, too.
     pub fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
-        let pick = |is: &dyn Fn(&Holder) -> bool| -> Vec<IpAddr> {
-            let own = self.list.iter().filter(|lease| is(&lease.owner));
-            own.map(|lease| lease.ip).collect()
-        };
-        let own = pick(&|owner| owner.is(attachment));
-        if own.is_empty() { pick(&|owner| owner.is_container_of(attachment)) } else { own }
+        let own = self.list.iter().filter(|lease| lease.owner.is(attachment));
+        let own: Vec<IpAddr> = own.map(|lease| lease.ip).collect();
+        if !own.is_empty() {
+            return own;
+        }
+        let of_container = self.list.iter().filter(|lease| lease.owner.is_container_of(attachment));
+        of_container.map(|lease| lease.ip).collect()
     }
 }

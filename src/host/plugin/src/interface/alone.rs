@@ -66,7 +66,7 @@ fn inside(
         Err(err) if err.is(Errno::EEXIST) && inside.find_link(&call.ifname)?.is_some() => {
             return Err(pair::pod_name_taken(call));
         }
-        made => made.map_err(|err| refused(kind, master, err))?,
+        made => made.map_err(|err| explain_refusal(kind, master, err))?,
     };
     claim(call, home, &mut inside, &link, None)?;
     Ok((link, inside))
@@ -99,7 +99,7 @@ fn from_host(
         }
         made => made,
     };
-    made.map_err(|err| refused(kind, Some(master), err))?;
+    made.map_err(|err| explain_refusal(kind, Some(master), err))?;
     let link = inside.link(&name)?;
     claim(call, home, &mut inside, &link, Some(&call.ifname))?;
     Ok((Link { name: call.ifname.clone(), ..link }, inside))
@@ -144,7 +144,7 @@ pub fn remove_unfinished(inside: &mut Netlink, name: &str, kind: Kind) -> Result
 }
 
 /// Explains why the kernel has refused to create the interface.
-fn refused(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Error {
+fn explain_refusal(kind: Kind, master: Option<&Link>, err: cnimble_netlink::Error) -> Error {
     match (err.errno, master) {
         (Errno::EOPNOTSUPP, None) => unknown_kind(kind, Code::KERNEL).details(err.to_string()),
         // If the master cannot have such a link, the kernel gives the reason.

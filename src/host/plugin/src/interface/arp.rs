@@ -53,10 +53,10 @@ pub fn probe_on_master(
     if !is_wanted(&call.config)? {
         return Ok(());
     }
-    let open = |ips| Asking::open(master.index, master.mac.unwrap_or(NO_MAC), ips);
+    let mac = master.mac.unwrap_or(NO_MAC);
     let asked = probe(master, result, |ips| match netns {
-        Some(netns) => netns.enter(|| open(ips))?,
-        None => open(ips),
+        Some(netns) => netns.enter(|| Asking::open(master.index, mac, ips))?,
+        None => Asking::open(master.index, mac, ips),
     });
     asked.map(drop)
 }

@@ -92,21 +92,29 @@ pub fn inside_pod(
     if !call.covers_pod() {
         return Ok(());
     }
-    let is_up = |inside: &mut Netlink| {
-        if inside.link_at(pod.index)?.up {
-            Ok(())
-        } else {
-            Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)))
-        }
-    };
-    call.wants(Place::Pod, inside, is_up, |inside| switch_on(inside, pod))?;
-    let addrs = || prev.ips.iter().map(|ip| ip.address);
-    let put_back = |inside: &mut Netlink| put_addresses(inside, pod, addrs());
-    call.wants(Place::Pod, inside, |inside| addresses(inside, pod, prev), put_back)?;
+    call.wants(Place::Pod, inside, |inside| verify_up(call, inside, pod), |inside| switch_on(inside, pod))?;
+    call.wants(
+        Place::Pod,
+        inside,
+        |inside| addresses(inside, pod, prev),
+        |inside| put_addresses(inside, pod, prev.ips.iter().map(|ip| ip.address)),
+    )?;
     // The pod may have interfaces and default routes of other networks.
-    let requests = || routes.iter().map(|wanted| route::prepend(wanted, &pod.name));
-    let verify = |inside: &mut Netlink| self::routes(inside, pod, routes, "in the pod");
-    call.wants(Place::Pod, inside, verify, |inside| put_all(inside, requests()))
+    call.wants(
+        Place::Pod,
+        inside,
+        |inside| self::routes(inside, pod, routes, "in the pod"),
+        |inside| put_all(inside, routes.iter().map(|wanted| route::prepend(wanted, &pod.name))),
+    )
+}
+
+/// Fails with code 103 if the pod's end is down.
+fn verify_up(call: &Call, inside: &mut Netlink, pod: &Link) -> Result<(), Error> {
+    if inside.link_at(pod.index)?.up {
+        Ok(())
+    } else {
+        Err(Error::check(format!("interface {} in {} is down", pod.name, call.netns)))
+    }
 }
 
 /// Brings a link up.
@@ -167,9 +175,10 @@ pub fn host_end(
 /// Fails with the codes of the module.
 pub fn host_end_again(host: &mut Netlink, end: &Link) -> Result<Link, Error> {
     let now = host.link_at(end.index).if_present()?;
-    let is_same =
-        |now: &Link| (&now.kind, &now.alias, now.peer, now.far) == (&end.kind, &end.alias, end.peer, end.far);
-    now.filter(is_same).ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
+    let same = now.filter(|now| {
+        (&now.kind, &now.alias, now.peer, now.far) == (&end.kind, &end.alias, end.peer, end.far)
+    });
+    same.ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
 }
 
 /// Checks that the host's end is up, and matches the result.
@@ -200,6 +209,23 @@ pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(
     Ok(())
 }
 
+/// Returns the first of the `wanted` routes that is not among `present`, or `None` if all are there.
+fn find_missing<'a>(
+    wanted: &'a [route::NewRoute],
+    present: &[route::NewRoute],
+) -> Option<&'a route::NewRoute> {
+    wanted.iter().find(|then| !present.iter().any(|now| is_same_route(now, then)))
+}
+
+/// Returns whether the present route `now` is the wanted route `then`, as far as [`routes`] compares them.
+fn is_same_route(now: &route::NewRoute, then: &route::NewRoute) -> bool {
+    now.dst == then.dst
+        && now.via == then.via
+        && (then.priority.is_none() || now.priority.unwrap_or(0) == then.priority.unwrap_or(0))
+        && (then.mtu.is_none() || now.mtu.is_none() || now.mtu == then.mtu)
+        && (then.advmss.is_none() || now.advmss.is_none() || now.advmss == then.advmss)
+}
+
 /// Checks that the link has all `wanted` routes. `place` ends the sentence of the error.
 ///
 /// A route without a table is looked for in the table of the link's VRF or in the main table. If it is not there, any
@@ -222,20 +248,10 @@ pub fn routes(
     for table in tables {
         present.extend(listed(netlink.routes(link.index, table))?);
     }
-    let same = |now: &route::NewRoute, then: &route::NewRoute| {
-        now.dst == then.dst
-            && now.via == then.via
-            && (then.priority.is_none() || now.priority.unwrap_or(0) == then.priority.unwrap_or(0))
-            && (then.mtu.is_none() || now.mtu.is_none() || now.mtu == then.mtu)
-            && (then.advmss.is_none() || now.advmss.is_none() || now.advmss == then.advmss)
-    };
-    let missing = |present: &[route::NewRoute]| {
-        wanted.iter().find(|then| !present.iter().any(|now| same(now, then))).cloned()
-    };
-    if missing(&present).is_some_and(|then| then.table.is_none()) {
+    if find_missing(wanted, &present).is_some_and(|then| then.table.is_none()) {
         present.extend(listed(netlink.routes(link.index, Some(route::ANY_TABLE)))?);
     }
-    match missing(&present) {
+    match find_missing(wanted, &present) {
         None => Ok(()),
         Some(then) => {
             let via = then.via.map(|via| format!(" via {via}")).unwrap_or_default();

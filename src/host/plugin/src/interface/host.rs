@@ -67,10 +67,8 @@ fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
     if !err.is(Errno::EROFS) {
         return Err(err.into());
     }
-    let is = |key: &str, value: &str| {
-        sysctl::read(&format!("net/ipv6/conf/{interface}/{key}")).is_ok_and(|now| now == value)
-    };
-    let is_deaf = is("disable_ipv6", "1") || (is("forwarding", "1") && is("accept_ra", "1"));
+    let is_deaf = is_one(interface, "disable_ipv6")
+        || (is_one(interface, "forwarding") && is_one(interface, "accept_ra"));
     if !is_deaf {
         log::warn!(
             "the host takes router advertisements from {interface}: /proc/sys is read-only; \
@@ -84,6 +82,11 @@ fn unless_read_only(interface: &str, err: netlink::Error) -> Result<(), Error> {
 const FORWARDING: [(bool, &str); 2] =
     [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")];
 
+/// Returns whether a sysctl of an interface for IPv6 is 1. Returns false if it can't be read.
+fn is_one(interface: &str, key: &str) -> bool {
+    sysctl::read(&format!("net/ipv6/conf/{interface}/{key}")).is_ok_and(|now| now == "1")
+}
+
 /// Checks that the host forwards packets of the families of `addrs` from the link `gateway`. Only an examination does,
 /// because the Go plugins' CHECK does not. For IPv4 the kernel goes by the link alone, for IPv6 by the host.
 pub fn forwards(call: &Call, host: &mut Netlink, gateway: &Link, addrs: &[IpNetwork]) -> Result<(), Error> {
@@ -91,27 +94,40 @@ pub fn forwards(call: &Call, host: &mut Netlink, gateway: &Link, addrs: &[IpNetw
         return Ok(());
     }
     let of_link = forwarding_of(gateway);
-    let verify = |host: &mut Netlink| {
-        for (v4, of_host) in FORWARDING {
-            let (answer, key) = if v4 {
-                (host.link_at(gateway.index).map(|link| link.forwards), of_link.as_str())
-            } else {
-                (host.forwards(v4).map(Some), of_host)
-            };
-            if addrs.iter().any(|addr| addr.is_ipv4() == v4) && answer == Ok(Some(false)) {
-                return Err(Error::check(format!("{key} is 0: the host doesn't forward what pods send")));
+    call.wants(
+        Place::Host,
+        host,
+        |host| verify_forwarding(host, gateway, &of_link, addrs),
+        |host| {
+            forward(call, host, addrs)?;
+            // It writes nothing if the host forwards from other links.
+            if addrs.iter().any(IpNetwork::is_ipv4) {
+                sysctl::write(&of_link, "1")?;
             }
+            Ok(())
+        },
+    )
+}
+
+/// Fails with code 103 if the host surely forwards no packets of a family of `addrs` from the link `gateway`. `of_link`
+/// is the link's sysctl for IPv4.
+fn verify_forwarding(
+    host: &mut Netlink,
+    gateway: &Link,
+    of_link: &str,
+    addrs: &[IpNetwork],
+) -> Result<(), Error> {
+    for (v4, of_host) in FORWARDING {
+        let (answer, key) = if v4 {
+            (host.link_at(gateway.index).map(|link| link.forwards), of_link)
+        } else {
+            (host.forwards(v4).map(Some), of_host)
+        };
+        if addrs.iter().any(|addr| addr.is_ipv4() == v4) && answer == Ok(Some(false)) {
+            return Err(Error::check(format!("{key} is 0: the host doesn't forward what pods send")));
         }
-        Ok(())
-    };
-    call.wants(Place::Host, host, verify, |host| {
-        forward(call, host, addrs)?;
-        // It writes nothing if the host forwards from other links.
-        if addrs.iter().any(IpNetwork::is_ipv4) {
-            sysctl::write(&of_link, "1")?;
-        }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Switches forwarding on for the families of `addrs`, if it is off. The undo switches it off again only if the host
@@ -199,14 +215,16 @@ fn believe(key: &str, value: &str) -> Result<(), Error> {
 /// veth, and that lead to another namespace.
 fn pods(host: &mut Netlink) -> Result<usize, Error> {
     let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
+    let named = veths.iter().filter(|link| link.master.is_some() || link.name.starts_with("veth"));
     // The other end of a pod's veth is in the pod. The other end of a vlan's gateway is on the host.
-    let both_here = |one: &Link| {
-        veths.iter().any(|link| {
-            link.master.is_some() != one.master.is_some()
-                && Some(link.index) == one.peer
-                && link.peer == Some(one.index)
-        })
-    };
-    let is_pod = |link: &&Link| (link.master.is_some() || link.name.starts_with("veth")) && !both_here(link);
-    Ok(veths.iter().filter(is_pod).count())
+    Ok(named.filter(|link| !has_other_end(&veths, link)).count())
+}
+
+/// Returns whether the other end of a veth is among `veths`, and only one of the ends is a port of a bridge.
+fn has_other_end(veths: &[Link], one: &Link) -> bool {
+    veths.iter().any(|link| {
+        link.master.is_some() != one.master.is_some()
+            && Some(link.index) == one.peer
+            && link.peer == Some(one.index)
+    })
 }

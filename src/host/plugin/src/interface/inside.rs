@@ -72,7 +72,7 @@ pub fn find_own(call: &Call, inside: &mut Netlink, netns: &NetNs) -> Result<Opti
 /// may lead to another pod. A physical device with another MAC than in prevResult counts, because a pod can change the
 /// MAC.
 pub fn is_own(call: &Call, inside: &mut Netlink, link: &Link, netns: &NetNs) -> Result<bool, Error> {
-    if result::told(call, link).is_some_and(|own| result::has_mac(link, own)) {
+    if result::find_told(call, link).is_some_and(|own| result::has_mac(link, own)) {
         return Ok(true);
     }
     let mut host = (link.kind == "veth").then(Netlink::open).transpose()?;
@@ -102,7 +102,7 @@ fn may_be_ours(call: &Call, inside: &mut Netlink, link: &Link) -> Result<bool, E
 /// The owner of an interface in the pod, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It is the attachment's.
+    /// The attachment owns it.
     Ours,
     /// An alias names another attachment.
     Another,
@@ -110,14 +110,15 @@ enum Verdict {
     Sibling,
     /// prevResult has another MAC for it, or the same MAC while its alias names another attachment.
     Different,
-    /// It has the right name, which alone proves nothing, and there is no evidence against it.
+    /// The interface has the right name, which alone proves nothing, and there is no evidence against it.
     Unknown,
 }
 
 /// Finds the owner of `link` in the namespace `netns`, in the order of the module. A pod can make its link look like
 /// the other end of any link. So the host's end is the one that leads to the link ([`Netlink::other_end`]).
 fn judge(call: &Call, link: &Link, netns: &NetNs, host: Option<&mut Netlink>) -> Result<Verdict, Error> {
-    let matches_result = result::told(call, link).map(|own| own.mac.is_empty() || result::has_mac(link, own));
+    let matches_result =
+        result::find_told(call, link).map(|own| own.mac.is_empty() || result::has_mac(link, own));
     let in_pod = host.is_none();
     let host_end = match host {
         Some(host) => host.other_end(link, netns)?,

@@ -13,14 +13,14 @@ type Text<'a> = (&'a str, &'static str, Code);
 /// CNI_ARGS'.
 pub fn requested(call: &Call, runtime: &str, configured: &str) -> Result<Option<Mac>, Error> {
     let args = call.args()?;
-    first([
+    read_first([
         (runtime, "mac", Code::INVALID_CONFIG),
         (args.get("MAC").unwrap_or_default(), "CNI_ARGS: MAC", Code::INVALID_ENVIRONMENT),
         (configured, "mac", Code::INVALID_CONFIG),
     ])
 }
 
-fn first(texts: [Text<'_>; 3]) -> Result<Option<Mac>, Error> {
+fn read_first(texts: [Text<'_>; 3]) -> Result<Option<Mac>, Error> {
     let text = texts.into_iter().find(|(text, ..)| !text.is_empty());
     text.map_or(Ok(None), |(text, place, code)| read(text, place, code))
 }
@@ -31,16 +31,13 @@ pub fn read(text: &str, place: &str, code: Code) -> Result<Option<Mac>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
-    let invalid =
-        |why: &str| Error::new(code, format!("{place}: invalid hardware address \"{text}\"")).details(why);
-    let mac = Mac::parse(text).ok_or_else(|| invalid("expected six bytes like 02:00:5e:10:00:01"))?;
-    if mac.0.first().is_some_and(|byte| byte & 1 == 1) {
-        return Err(invalid("it is a multicast address"));
-    }
-    if mac.0 == [0; 6] {
-        return Err(invalid("it is all zero"));
-    }
-    Ok(Some(mac))
+    let why = match Mac::parse(text) {
+        None => "expected six bytes like 02:00:5e:10:00:01",
+        Some(mac) if mac.0.first().is_some_and(|byte| byte & 1 == 1) => "it is a multicast address",
+        Some(mac) if mac.0 == [0; 6] => "it is all zero",
+        Some(mac) => return Ok(Some(mac)),
+    };
+    Err(Error::new(code, format!("{place}: invalid hardware address \"{text}\"")).details(why))
 }
 
 #[cfg(test)]
@@ -51,7 +48,7 @@ mod tests {
     fn the_first_nonempty_address_wins() {
         let of = |texts: [&'static str; 3]| {
             let texts = texts.map(|text| (text, "mac", Code::INVALID_CONFIG));
-            first(texts).unwrap().map(|mac| mac.to_string())
+            read_first(texts).unwrap().map(|mac| mac.to_string())
         };
         let (one, two) = ("02:00:00:00:00:01", "02:00:00:00:00:02");
         assert_eq!(of([one, two, ""]).as_deref(), Some(one));

@@ -41,12 +41,12 @@ impl Wanted {
     /// none.
     pub fn find(&self, netns: &NetNs) -> Result<Master, Error> {
         let mut netlink = if self.in_pod { Netlink::open_in(netns)? } else { Netlink::open()? };
-        let link = self.look(&mut netlink)?;
+        let link = self.find_link(&mut netlink)?;
         Ok(Master { link, netlink, in_pod: self.in_pod })
     }
 
     /// Does what [`find`](Self::find) does, with a socket in the master's namespace.
-    pub(super) fn look(&self, netlink: &mut Netlink) -> Result<Link, Error> {
+    pub(super) fn find_link(&self, netlink: &mut Netlink) -> Result<Link, Error> {
         let place = self.place();
         match &self.name {
             Some(name) => netlink.find_link(name)?.ok_or_else(|| {
@@ -70,11 +70,10 @@ impl Wanted {
             return Ok(());
         }
         let mut host = super::usable_netlink()?;
-        let limited = |err: Error| err.with_code(Code::LIMITED_CONNECTIVITY);
-        let link = self.look(&mut host).map_err(limited)?;
+        let link = self.find_link(&mut host).map_err(|err| err.with_code(Code::LIMITED_CONNECTIVITY))?;
         // The kernel refuses to bring up a vlan on a master that is down, and no other kind.
         if !link.up && matches!(kind, Kind::Vlan(_)) {
-            return Err(limited(Error::new(Code::KERNEL, format!("master \"{}\" is down", link.name))));
+            return Err(Error::new(Code::LIMITED_CONNECTIVITY, format!("master \"{}\" is down", link.name)));
         }
         within(&link, mtu).map_err(|err| err.with_code(Code::NOT_AVAILABLE))
     }
@@ -82,9 +81,6 @@ impl Wanted {
     /// CHECK: the pod's interface `link` was made on this master. A macvlan on a macvlan has the master of the lower
     /// one, and so has an ipvlan.
     pub fn check(&self, inside: &mut Netlink, link: &Link) -> Result<(), Error> {
-        let is_of = |master: &Link| {
-            link.peer == Some(master.index) || (link.kind == master.kind && link.peer == master.peer)
-        };
         let mut host;
         let netlink = if self.in_pod {
             &mut *inside
@@ -95,7 +91,7 @@ impl Wanted {
         let known = match &self.name {
             Some(name) => {
                 let master = check::find(netlink, name, self.place())?;
-                is_of(&master)
+                link.peer == Some(master.index) || (link.kind == master.kind && link.peer == master.peer)
             }
             // The default route may have moved to another link since.
             None => match link.peer.map(|index| netlink.link_at(index)) {

@@ -14,7 +14,7 @@ use crate::{Call, Place};
 pub enum Mtu {
     /// A configured one. `None` keeps the kernel's default.
     Fixed(Option<u32>),
-    /// That of the uplink, less this overhead.
+    /// The MTU of the uplink, less this overhead.
     Auto(u32),
 }
 
@@ -95,20 +95,21 @@ impl Mtu {
             }
         };
         let Some(end) = end else { return Ok(Some(mtu)) };
-        let look = |(host, inside): &mut (&mut Netlink, &mut Netlink)| {
-            Ok::<_, Error>((check::host_end_again(host, end)?, inside.link(&call.ifname)?))
-        };
-        let verify = |ends: &mut (&mut Netlink, &mut Netlink)| {
-            let (end, pod) = look(ends)?;
-            verify_mtu(&end, mtu).and_then(|()| check::mtu(&pod, Some(mtu)))
-        };
-        call.wants(Place::Host, &mut (host, inside), verify, |ends| {
-            let (end, pod) = look(ends)?;
-            if pod.mtu > mtu || pod.mtu == end.mtu {
-                set_mtu(ends.1, &pod, mtu)?;
-            }
-            set_mtu(ends.0, &end, mtu)
-        })?;
+        call.wants(
+            Place::Host,
+            &mut (host, inside),
+            |(host, inside)| {
+                let (end, pod) = (check::host_end_again(host, end)?, inside.link(&call.ifname)?);
+                verify_mtu(&end, mtu).and_then(|()| check::mtu(&pod, Some(mtu)))
+            },
+            |(host, inside)| {
+                let (end, pod) = (check::host_end_again(host, end)?, inside.link(&call.ifname)?);
+                if pod.mtu > mtu || pod.mtu == end.mtu {
+                    set_mtu(inside, &pod, mtu)?;
+                }
+                set_mtu(host, &end, mtu)
+            },
+        )?;
         Ok(Some(mtu))
     }
 }
@@ -124,8 +125,10 @@ fn too_small(what: &str) -> Error {
 /// # Errors
 /// Fails with code 103.
 pub fn verify_mtu(link: &Link, mtu: u32) -> Result<(), Error> {
-    let wrong = || Error::check(format!("interface {} has MTU {}, expected {mtu}", link.name, link.mtu));
-    if link.mtu == mtu { Ok(()) } else { Err(wrong()) }
+    if link.mtu == mtu {
+        return Ok(());
+    }
+    Err(Error::check(format!("interface {} has MTU {}, expected {mtu}", link.name, link.mtu)))
 }
 
 /// Sets the MTU of a link.

@@ -1,7 +1,5 @@
 //! Work in every namespace that is pinned by a mount, for GC.
 
-use std::path::Path;
-
 use cnimble_cni::Error;
 use cnimble_netlink::{NetNs, Netlink, netns};
 
@@ -12,13 +10,12 @@ use super::remove;
 /// all namespaces before it fails.
 pub fn in_pinned(mut work: impl FnMut(&mut Netlink) -> Result<(), Error>) -> Result<(), Error> {
     let own = NetNs::current()?;
-    let mut of = |path: &Path| {
+    remove::all(netns::pinned().iter().map(|path| {
         // The namespace may be removed at this moment.
         match own.find_another(path)? {
             Some(netns) => work(&mut Netlink::open_bounded(&netns)?)
                 .map_err(|err| err.context(format_args!("in the namespace {}", path.display()))),
             None => Ok(()),
         }
-    };
-    remove::all(netns::pinned().iter().map(|path| of(path)))
+    }))
 }

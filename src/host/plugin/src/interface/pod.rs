@@ -147,11 +147,20 @@ pub fn check_routers(call: &Call, inside: &mut Netlink) -> Result<(), Error> {
     if hears_routers(call)? {
         return Ok(());
     }
-    let verify = |inside: &mut Netlink| match inside.link(&call.ifname)?.accept_ra {
+    call.wants(
+        Place::Pod,
+        inside,
+        |inside| verify_ignores_routers(call, inside),
+        |_| ignore_routers(call, &call.open_netns()?, &call.ifname, None),
+    )
+}
+
+/// Fails with code 103 if the pod's end accepts router advertisements.
+fn verify_ignores_routers(call: &Call, inside: &mut Netlink) -> Result<(), Error> {
+    match inside.link(&call.ifname)?.accept_ra {
         None | Some(0) => Ok(()),
         Some(now) => Err(Error::check(format!("interface {} has accept_ra {now}, expected 0", call.ifname))),
-    };
-    call.wants(Place::Pod, inside, verify, |_| ignore_routers(call, &call.open_netns()?, &call.ifname, None))
+    }
 }
 
 /// Sets the switches of an interface that is about to request IPv6 addresses on its link, before it is up. Its
@@ -195,19 +204,23 @@ pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<()
         return Ok(());
     }
     let link = inside.link_at(index)?;
-    let unknown = |why: &str| log::warn!("whether another host has {ips:?} is unknown: {} {why}", link.name);
     if !link.carrier {
-        unknown("has no carrier");
+        warn_unknown(&ips, &link.name, "has no carrier");
         return Ok(());
     }
     match inside.wait_addrs_settled(index, DAD_TIMEOUT) {
         Err(err) if err.is(Errno::ETIMEDOUT) => {
-            unknown("has not finished duplicate address detection in 5 s");
+            warn_unknown(&ips, &link.name, "has not finished duplicate address detection in 5 s");
             Ok(())
         }
         Err(err) if err.is(Errno::EADDRINUSE) => Err(taken(err)),
         outcome => Ok(outcome?),
     }
+}
+
+/// Warns that nobody knows whether another host has the addresses. `why` goes on after the name of the link.
+fn warn_unknown(ips: &[IpAddr], link: &str, why: &str) {
+    log::warn!("whether another host has {ips:?} is unknown: {link} {why}");
 }
 
 /// Returns the error for an address that another host has (code 102).

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use cnimble_cni::{Code, Error, json};
 use cnimble_netlink::link::{Link, Mac};
+use cnimble_netlink::neigh::{self, Neighbour};
 use cnimble_netlink::route::Towards;
-use cnimble_netlink::{IfPresent as _, Netlink, neigh};
+use cnimble_netlink::{IfPresent as _, Netlink};
 
 use crate::Call;
 
@@ -65,17 +66,14 @@ pub(super) fn check_on_link(
     pod: Option<Mac>,
     ip: IpAddr,
 ) -> Result<(), Error> {
-    let refused = |why: String, hint: &str| {
-        Err(Error::new(Code::CONFLICT, format!("hostShim: {ip} {why}")).details(hint))
-    };
     let foreign = "IPAM must give the pod an address of its own; a DHCP server may be any host on the LAN";
     let towards = netlink.route_towards(ip)?;
     // An address on a link that is down has no route.
     if netlink.all_addrs()?.iter().any(|own| own.net.ip() == ip) {
-        return refused("is an address of the host".to_owned(), foreign);
+        return Err(refusal(ip, "is an address of the host", foreign));
     }
     if let Some(why) = find_reason(netlink, ip, towards.as_ref())? {
-        return refused(why.to_owned(), foreign);
+        return Err(refusal(ip, why, foreign));
     }
     let name = &master.name;
     let why = if let Some(via) = towards.and_then(|towards| towards.via) {
@@ -91,29 +89,44 @@ pub(super) fn check_on_link(
     } else {
         format!("is not known to be on the link of {name}: the host has no route to it")
     };
-    refused(why, &format!("hint: `ip route add NETWORK dev {name}` if the network of the pods is there"))
+    let hint = format!("hint: `ip route add NETWORK dev {name}` if the network of the pods is there");
+    Err(refusal(ip, &why, &hint))
+}
+
+/// Returns the error that a shim must not lead to an address. `why` goes on after the address.
+fn refusal(ip: IpAddr, why: &str, hint: &str) -> Error {
+    Error::new(Code::CONFLICT, format!("hostShim: {ip} {why}")).details(hint)
+}
+
+/// Returns the neighbour with this address on the master's link, and its hardware address. Returns `None` without one,
+/// and if the hardware address is that of the pod's interface.
+fn other_host(
+    netlink: &mut Netlink,
+    master: &Link,
+    pod: Option<Mac>,
+    ip: IpAddr,
+) -> Result<Option<(Neighbour, Mac)>, Error> {
+    let Some(entry) = netlink.neighbour_entry(master.index, ip)? else { return Ok(None) };
+    Ok(entry.mac.filter(|mac| Some(*mac) != pod).map(|mac| (entry, mac)))
 }
 
 /// Fails with code 102 if another host on the master's link has the address. The kernel's neighbour table names it: it
 /// has answered lately, or is asked now. Nobody answers for a former pod that had the address with another hardware
 /// address.
 fn refuse_taken(netlink: &mut Netlink, master: &Link, pod: Option<Mac>, ip: IpAddr) -> Result<(), Error> {
-    let other = |netlink: &mut Netlink| {
-        let entry = netlink.neighbour_entry(master.index, ip)?;
-        Ok::<_, Error>(entry.and_then(|entry| Some((entry, entry.mac.filter(|mac| Some(*mac) != pod)?))))
-    };
-    let Some((entry, mac)) = other(netlink)? else { return Ok(()) };
+    let Some((entry, mac)) = other_host(netlink, master, pod, ip)? else { return Ok(()) };
     if !entry.is_known() && !entry.is_failed() {
         // The entry may have gone.
         netlink.execute(neigh::probe(master.index, &master.name, ip, mac)).if_present()?;
         let end = Instant::now() + ANSWER_TIME;
-        while other(netlink)?.is_some_and(|(entry, _)| !entry.is_known() && !entry.is_failed())
+        while other_host(netlink, master, pod, ip)?
+            .is_some_and(|(entry, _)| !entry.is_known() && !entry.is_failed())
             && Instant::now() < end
         {
             sleep(PAUSE);
         }
     }
-    match other(netlink)?.filter(|(entry, _)| entry.is_known()) {
+    match other_host(netlink, master, pod, ip)?.filter(|(entry, _)| entry.is_known()) {
         None => Ok(()),
         Some((_, mac)) => {
             let why = format!("hostShim: another host on the link of {} has {ip}", master.name);

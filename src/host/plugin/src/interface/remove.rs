@@ -23,9 +23,9 @@ pub fn all(outcomes: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), 
 /// What the plugin uses the host's end for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostEnd {
-    /// As a port of a bridge.
+    /// The host's end is a port of a bridge.
     Port,
-    /// As an interface of the host, without a master.
+    /// The host's end is an interface of the host, without a master.
     Routed,
 }
 
@@ -74,8 +74,9 @@ pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
         .filter(|link| link.far.is_some() && owner::tag(&link.alias).is_none())
         .map(|link| link.name.as_str())
         .collect();
-    let is_there = |owner: &Owner| pair::host_names(owner).any(|name| names.contains(name.as_str()));
-    Ok(owners.into_iter().filter(is_there).collect())
+    let unmarked =
+        owners.into_iter().filter(|owner| pair::host_names(owner).any(|name| names.contains(name.as_str())));
+    Ok(unmarked.collect())
 }
 
 /// Finds the host's end by its names. One with the owner's alias comes first, then a veth whose alias names no
@@ -115,10 +116,9 @@ fn in_prev_result(call: &Call, host: &mut Netlink, end: HostEnd) -> Result<Optio
 /// Finds the host's end under any name, by its alias or by a MAC in prevResult.
 fn renamed(call: &Call, host: &mut Netlink, owner: &Owner) -> Result<Option<Link>, Error> {
     let own = owner.tag();
-    let is_ours = |link: &Link| match owner::tag(&link.alias) {
+    let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
+    Ok(veths.into_iter().find(|link| match owner::tag(&link.alias) {
         Some(tag) => tag == own,
         None => ends_on_host(call).any(|known| has_mac(link, known)),
-    };
-    let veths = host.links(&Filter { master: None, kind: Some("veth") })?;
-    Ok(veths.into_iter().find(is_ours))
+    }))
 }

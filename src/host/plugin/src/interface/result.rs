@@ -18,12 +18,12 @@ pub fn delete(netlink: &mut Netlink, link: &Link) -> Result<(), Error> {
 /// Returns whether prevResult has another MAC for the pod's interface of this name. The path of a dead pod may lead to
 /// another pod. False without evidence.
 pub fn is_another(call: &Call, link: &Link) -> bool {
-    told(call, link).is_some_and(|told| check::same_mac(link, told).is_err())
+    find_told(call, link).is_some_and(|told| check::same_mac(link, told).is_err())
 }
 
 /// Returns the pod's interface in prevResult, if its MAC is evidence about `link`. For some kinds it is none, because
 /// such a link has its master's MAC, also after a change.
-pub(super) fn told<'c>(call: &'c Call, link: &Link) -> Option<&'c Interface> {
+pub(super) fn find_told<'c>(call: &'c Call, link: &Link) -> Option<&'c Interface> {
     let follows = match link.settings {
         Some(Kind::Macvlan(macvlan)) => macvlan.mode == MacvlanMode::Passthru,
         _ => ["ipvlan", "vlan"].contains(&link.kind.as_str()),

@@ -49,14 +49,13 @@ impl Shim {
         if super::flag(config, "hostShim")? != Some(true) {
             return Ok(None);
         }
-        let refused = |why: &str| Err(Error::config("hostShim: impossible here").details(why));
         match kind {
-            _ if in_pod => refused("the master is in the pod (linkInContainer)"),
+            _ if in_pod => Err(refusal("the master is in the pod (linkInContainer)")),
             Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, .. }) => {
                 let kind = Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None });
                 Ok(Some(Shim { kind, mtu }))
             }
-            Kind::Macvlan(_) => refused("only macvlans of the mode bridge hear each other"),
+            Kind::Macvlan(_) => Err(refusal("only macvlans of the mode bridge hear each other")),
             kind => Ok(Some(Shim { kind, mtu })),
         }
     }
@@ -137,24 +136,27 @@ fn routes(
     own: &[Addr],
     result: &CniResult,
 ) -> Result<Vec<NewRoute>, Error> {
-    let source = |pod: IpNetwork| match own.iter().find(|own| pod.contains(own.net.ip())) {
-        _ if pod.is_ipv6() => Ok(link_local(owner).ip()),
-        Some(own) => Ok(own.net.ip()),
-        None => {
-            let msg = format!("hostShim: {} has no address in the network of {pod}", master.name);
-            Err(Error::new(Code::KERNEL, msg).details("the pod answers to it; hint: give the master one"))
-        }
-    };
-    let to = |pod: IpNetwork| NewRoute::to(cidr::host(pod.ip()), shim);
-    let pods = result.ips.iter().map(|ip| ip.address);
-    pods.map(|pod| Ok(NewRoute { src: Some(source(pod)?), ..to(pod) })).collect()
+    let mut routes = Vec::with_capacity(result.ips.len());
+    for pod in result.ips.iter().map(|ip| ip.address) {
+        let source = match own.iter().find(|own| pod.contains(own.net.ip())) {
+            _ if pod.is_ipv6() => link_local(owner).ip(),
+            Some(own) => own.net.ip(),
+            None => {
+                let msg = format!("hostShim: {} has no address in the network of {pod}", master.name);
+                return Err(
+                    Error::new(Code::KERNEL, msg).details("the pod answers to it; hint: give the master one")
+                );
+            }
+        };
+        routes.push(NewRoute { src: Some(source), ..NewRoute::to(cidr::host(pod.ip()), shim) });
+    }
+    Ok(routes)
 }
 
 /// Fails with code 100 if the master drops the packets of pods, which arrive there with ipvlan's mode `l2`: their way
 /// back is another interface (`rp_filter`, Documentation/networking/ip-sysctl.rst).
 fn answers_arrive(master: &str) -> Result<(), Error> {
-    let of = |name: &str| sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
-    if of("all").max(of(master)) != "1" {
+    if read_rp_filter("all").max(read_rp_filter(master)) != "1" {
         return Ok(());
     }
     Err(Error::new(Code::KERNEL, format!("hostShim: rp_filter of {master} drops what pods answer"))
@@ -180,21 +182,36 @@ pub(super) fn stale(call: &Call, kind: Kind, valid: &[Attachment]) -> Result<(),
     remove::stale(&mut Netlink::open()?, kind.name(), &call.config.name, valid)
 }
 
+/// Returns the sysctl `rp_filter` of an interface or of `all`, or an empty text if it can't be read.
+fn read_rp_filter(name: &str) -> String {
+    sysctl::read(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or_default()
+}
+
 /// CHECK: the shim is up, with a route to each address of the pod. A repair makes it again.
 pub(super) fn check(call: &Call, shim: Shim, master: &master::Wanted, prev: &CniResult) -> Result<(), Error> {
     let (owner, ours) = (call.owner(), check::of_this_interface(call, prev));
-    let verify = |netlink: &mut Netlink| {
-        let link = check::find(netlink, &name(&owner), "on the host (hostShim)")?;
-        if !link.up || !is_of(&owner, &link) {
-            return Err(Error::check(format!("interface {} (hostShim) is down, or another", link.name)));
-        }
-        let to_pod = |ip: IpAddr| NewRoute::to(cidr::host(ip), link.index);
-        let wanted: Vec<_> = ours.ips.iter().map(|ip| to_pod(ip.address.ip())).collect();
-        check::routes(netlink, &link, &wanted, "on the host (hostShim)")
-    };
     let told = prev.interfaces.iter().find(|told| told.name == call.ifname && told.sandbox == call.netns);
     let pod = told.and_then(|told| Mac::parse(&told.mac));
-    call.wants(Place::Host, &mut Netlink::open()?, verify, |netlink| {
-        add(call, shim, &master.look(netlink)?, pod, &ours)
-    })
+    call.wants(
+        Place::Host,
+        &mut Netlink::open()?,
+        |netlink| verify(netlink, &owner, &ours),
+        |netlink| add(call, shim, &master.find_link(netlink)?, pod, &ours),
+    )
+}
+
+/// Fails with code 103 if the owner's shim is missing or down, or lacks a route to an address in the result.
+fn verify(netlink: &mut Netlink, owner: &Owner, result: &CniResult) -> Result<(), Error> {
+    let link = check::find(netlink, &name(owner), "on the host (hostShim)")?;
+    if !link.up || !is_of(owner, &link) {
+        return Err(Error::check(format!("interface {} (hostShim) is down, or another", link.name)));
+    }
+    let pods = result.ips.iter().map(|ip| ip.address.ip());
+    let wanted: Vec<_> = pods.map(|ip| NewRoute::to(cidr::host(ip), link.index)).collect();
+    check::routes(netlink, &link, &wanted, "on the host (hostShim)")
+}
+
+/// Returns the error that the interface of a configuration can have no shim.
+fn refusal(why: &str) -> Error {
+    Error::config("hostShim: impossible here").details(why)
 }

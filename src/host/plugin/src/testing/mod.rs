@@ -162,27 +162,32 @@ impl Trial {
     }
 
     fn walk_through(&self, version: Version) {
-        let must = |verb: Verb, prev: Option<&CniResult>| {
-            let outcome = self.call(verb, version, prev);
-            outcome.unwrap_or_else(|err| panic!("{verb} in {version}: {err}"))
-        };
-        let document: Value = serde_json::from_str(&must(Verb::Add, self.prev.as_ref())).unwrap();
+        let answer = self.must(Verb::Add, version, self.prev.as_ref());
+        let document: Value = serde_json::from_str(&answer).unwrap();
         assert_eq!(document.get("cniVersion"), Some(&json!(version.as_str())), "the result of ADD");
         let result = CniResult::from_value(&document, version, "result of ADD").unwrap();
         if version >= Version::V0_4_0 {
-            must(Verb::Check, Some(&result));
+            self.must(Verb::Check, version, Some(&result));
         }
         if version >= Version::V1_1_0 {
-            must(Verb::Status, None);
-            must(Verb::Gc, None);
-            must(Verb::Check, Some(&result));
+            self.must(Verb::Status, version, None);
+            self.must(Verb::Gc, version, None);
+            self.must(Verb::Check, version, Some(&result));
         }
-        must(Verb::Del, Some(&result));
+        self.must(Verb::Del, version, Some(&result));
         assert!(
             self.prev.is_none() || self.is_del_noted(),
             "a plugin behind another one has `Role::Chained`, because the departure goes on after its DEL"
         );
-        must(Verb::Del, Some(&result));
+        self.must(Verb::Del, version, Some(&result));
+    }
+
+    /// Calls a verb and returns what it prints.
+    ///
+    /// # Panics
+    /// Panics if the verb fails.
+    fn must(&self, verb: Verb, version: Version, prev: Option<&CniResult>) -> String {
+        self.call(verb, version, prev).unwrap_or_else(|err| panic!("{verb} in {version}: {err}"))
     }
 
     /// Kills ADD, and then DEL, after each of its system calls in turn. The next DEL leaves host and pod as before, as in

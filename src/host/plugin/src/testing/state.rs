@@ -124,11 +124,11 @@ fn ask_ip<'k>(options: &[&str], questions: &[(&str, &'k str)]) -> Vec<(&'k str, 
 /// Returns whether the kernel makes and removes such an object by itself: IPv6's link-local and multicast addresses and
 /// routes, the local table, and what the kernel learns of neighbours.
 fn is_the_kernels(kind: &str, object: &Value) -> bool {
-    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     match kind {
         "route" => {
-            let is_local = text("table") == "local" && text("protocol") == "kernel";
-            is_local || text("dst").starts_with("fe80:") || text("dst").starts_with("ff00:")
+            let is_local = text(object, "table") == "local" && text(object, "protocol") == "kernel";
+            let dst = text(object, "dst");
+            is_local || dst.starts_with("fe80:") || dst.starts_with("ff00:")
         }
         "neighbour" => {
             let states = object.get("state").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -136,13 +136,19 @@ fn is_the_kernels(kind: &str, object: &Value) -> bool {
         }
         // A learned entry is neither permanent nor static.
         "forwarding entry" => {
-            let is_multicast = ["33:33:", "01:00:5e:"].iter().any(|prefix| text("mac").starts_with(prefix));
-            is_multicast || !["permanent", "static"].contains(&text("state"))
+            let mac = text(object, "mac");
+            let is_multicast = ["33:33:", "01:00:5e:"].iter().any(|prefix| mac.starts_with(prefix));
+            is_multicast || !["permanent", "static"].contains(&text(object, "state"))
         }
         // With a namespace's first VRF the kernel makes rules that stay (ip-vrf(8)).
-        "rule" => object.get("l3mdev").is_some() && text("protocol") == "kernel",
+        "rule" => object.get("l3mdev").is_some() && text(object, "protocol") == "kernel",
         _ => false,
     }
+}
+
+/// Returns the text of an object's key, or an empty one if there is none.
+fn text<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Returns the object without what changes by itself.

@@ -25,7 +25,7 @@ mod unused;
 
 use insert::try_out;
 pub(super) use insert::{also_delete, insert_many, prepare, revert};
-pub(super) use overlap::{LookUp, first, look_up};
+pub(super) use overlap::{LookUp, first_name, look_up};
 pub(super) use owned::{delete, delete_seen, expel, find, gc, remove, unchanged};
 pub(super) use plan::{Changes, Refusal};
 pub(super) use transaction::{insert, transact};
@@ -75,7 +75,7 @@ pub(super) trait Layout: Sized {
     /// them.
     const STAYS: bool = false;
 
-    /// Returns whether a set belongs to this part. Pass the [`first`] name of the set, as for [`claim`](Self::claim)
+    /// Returns whether a set belongs to this part. Pass the [`first_name`] of the set, as for [`claim`](Self::claim)
     /// and [`suffix`](Self::suffix).
     fn is_ours(set: &str) -> bool {
         Self::FIXED.contains(&set)
@@ -182,7 +182,7 @@ pub(super) trait Layout: Sized {
     }
 }
 
-/// Which attachment gets an element if two of them want the same key in the same set.
+/// The attachment that gets an element if two of them want the same key in the same set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
     /// The later one. It replaces the earlier one's element.
@@ -228,7 +228,7 @@ fn is_in_place(nft: &mut Nft, table: Table<'_>, placed: &Placed) -> Result<bool>
 /// Returns the names of all present sets of the part, second sets included. Without the table there are none.
 pub(super) fn our_sets<L: Layout>(nft: &mut Nft) -> Result<Vec<String>> {
     let mut sets = nft.sets(L::TABLE)?;
-    sets.retain(|set| L::is_ours(first(set)));
+    sets.retain(|set| L::is_ours(first_name(set)));
     Ok(sets)
 }
 

@@ -14,12 +14,12 @@ use cnimble_netlink::nft::{Element, Key, Nft, Set};
 use super::{Claim, Layout, Placed, set};
 
 /// Returns the name of the second set beside `set`, for the owner of a comment. `None` if the comment names no owner.
-fn second<L: Layout>(set: &str, comment: &str) -> Option<String> {
+fn second_name<L: Layout>(set: &str, comment: &str) -> Option<String> {
     Some(format!("{set}-{}", L::suffix(set, comment)?))
 }
 
 /// Returns the name of the first set for the name of a second one. Any other name is returned unchanged.
-pub(crate) fn first(set: &str) -> &str {
+pub(crate) fn first_name(set: &str) -> &str {
     match set.rsplit_once('-') {
         Some((first, hash)) if is_hash16(hash) => first,
         _ => set,
@@ -28,24 +28,24 @@ pub(crate) fn first(set: &str) -> &str {
 
 /// Returns the element in the second set, if `present` has the same key and belongs to another network. Returns `None`
 /// if both belong to the same network, if a comment names no owner, or if the part has no second sets.
-pub(super) fn elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
+pub(super) fn move_elsewhere<L: Layout>(placed: &Placed, present: &Element) -> Option<Placed> {
     let (Some(ours), Some(theirs)) = (tag(&placed.element.comment), tag(&present.comment)) else {
         return None;
     };
     if ours.split('-').next() == theirs.split('-').next() {
         return None;
     }
-    beside::<L>(placed)
+    move_beside::<L>(placed)
 }
 
 /// Returns the same element in the second set. Returns `None` if the set is a second one already, or can't have one.
-pub(super) fn beside<L: Layout>(placed: &Placed) -> Option<Placed> {
-    let is_first = first(&placed.set) == placed.set && is_shared::<L>(&placed.set);
-    let set = second::<L>(&placed.set, &placed.element.comment).filter(|_| is_first)?;
+pub(super) fn move_beside<L: Layout>(placed: &Placed) -> Option<Placed> {
+    let is_first = first_name(&placed.set) == placed.set && is_shared::<L>(&placed.set);
+    let set = second_name::<L>(&placed.set, &placed.element.comment).filter(|_| is_first)?;
     Some(Placed { set, element: placed.element.clone() })
 }
 
-/// Returns whether a set can have a second set beside it, by its [`Claim`]. Pass its [`first`] name.
+/// Returns whether a set can have a second set beside it, by its [`Claim`]. Pass its [`first_name`].
 fn is_shared<L: Layout>(set: &str) -> bool {
     matches!(L::claim(set), Claim::Network | Claim::Container)
 }
@@ -95,10 +95,10 @@ pub(super) fn look_beside<L: Layout>(
     name: &str,
     key: &Key,
 ) -> Result<Option<Placed>> {
-    if !is_shared::<L>(first(name)) {
+    if !is_shared::<L>(first_name(name)) {
         return Ok(None);
     }
-    let Some(set) = second::<L>(name, &owner.comment()) else { return Ok(None) };
+    let Some(set) = second_name::<L>(name, &owner.comment()) else { return Ok(None) };
     let element = nft.element(self::set::<L>(&set), key)?.filter(|present| owner.owns(&present.comment));
     Ok(element.map(|element| Placed { set, element }))
 }
@@ -112,11 +112,11 @@ mod tests {
     fn a_set_beside_another_names_its_network() {
         let comment = "b70a60970e0f5394-b85eb1db7af38d45, net: cluster, if: eth0, id: web";
         for name in ["forward4", "masq-fd00-1--/64", "portmap-hairpin-10.1.0.0/16"] {
-            let beside = second::<Masquerade>(name, comment).unwrap();
+            let beside = second_name::<Masquerade>(name, comment).unwrap();
             assert_eq!(beside, format!("{name}-b70a60970e0f5394"));
-            assert_eq!((first(&beside), first(name)), (name, name));
+            assert_eq!((first_name(&beside), first_name(name)), (name, name));
         }
-        assert_eq!(second::<Masquerade>("forward-bridges", "ingressPolicy: open"), None);
-        assert_eq!(first("masq-10.1.0.0/16-b70a60970e0f539"), "masq-10.1.0.0/16-b70a60970e0f539");
+        assert_eq!(second_name::<Masquerade>("forward-bridges", "ingressPolicy: open"), None);
+        assert_eq!(first_name("masq-10.1.0.0/16-b70a60970e0f539"), "masq-10.1.0.0/16-b70a60970e0f539");
     }
 }

@@ -9,13 +9,14 @@ use cnimble_netlink::nft::{Batch, Nft};
 
 use super::overlap::look_beside;
 use super::{
-    CHUNK, Layout, Placed, Scope, drop_all_unused, drop_unused, first, is_fixed, is_in_place, our_sets, set,
+    CHUNK, Layout, Placed, Scope, drop_all_unused, drop_unused, first_name, is_fixed, is_in_place, our_sets,
+    set,
 };
 use crate::retry::ATTEMPTS;
 
 /// Returns all elements of the part whose comment `matches`. Lists every set of the part.
 pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
-    Ok(look::<L>(nft, matches)?.found)
+    Ok(list_part::<L>(nft, matches)?.found)
 }
 
 /// What one listing of all sets of a part has found.
@@ -28,7 +29,7 @@ struct Look {
     only_empty_sets: bool,
 }
 
-fn look<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look> {
+fn list_part<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look> {
     let (mut found, mut empty, mut any) = (Vec::new(), Vec::new(), false);
     let sets = our_sets::<L>(nft)?;
     for set in &sets {
@@ -107,7 +108,7 @@ pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) 
     if hints.is_empty() || found.len() < hints.len() {
         // Hashed once: this may look at thousands.
         let tag = owner.tag();
-        Look { found, empty, only_empty_sets } = look::<L>(nft, |comment| tag_of(comment) == tag)?;
+        Look { found, empty, only_empty_sets } = list_part::<L>(nft, |comment| tag_of(comment) == tag)?;
     }
     delete_seen::<L>(nft, &found, generation)?;
     // A DEL that was killed may have left empty sets.
@@ -125,7 +126,7 @@ pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) 
 fn leave<L: Layout>(nft: &mut Nft, removed: &[Placed]) -> Result<()> {
     let sets: BTreeSet<&str> = removed.iter().map(|placed| placed.set.as_str()).collect();
     // Second sets have few elements, so that they are often empty while the first set is not.
-    let (firsts, seconds): (Vec<&str>, Vec<&str>) = sets.into_iter().partition(|set| first(set) == *set);
+    let (firsts, seconds): (Vec<&str>, Vec<&str>) = sets.into_iter().partition(|set| first_name(set) == *set);
     for name in firsts {
         if !nft.is_empty(set::<L>(name))? {
             let seconds: Vec<String> = seconds.into_iter().map(str::to_owned).collect();
@@ -165,7 +166,7 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     }
     let is_stale = stale(network, valid);
     let generation = nft.told_generation();
-    let Look { found: stale, empty, only_empty_sets } = look::<L>(nft, is_stale)?;
+    let Look { found: stale, empty, only_empty_sets } = list_part::<L>(nft, is_stale)?;
     delete_seen::<L>(nft, &stale, generation)?;
     if !stale.is_empty() || !empty.is_empty() || only_empty_sets {
         drop_all_unused::<L>(nft)?;

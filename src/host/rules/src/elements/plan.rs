@@ -7,8 +7,8 @@ use cnimble_cni::owner::tag_of;
 use cnimble_netlink::nft::{Batch, Element, Nft, Rule, Table};
 use cnimble_netlink::{Error, Result};
 
-use super::overlap::{beside, elsewhere};
-use super::{Claim, Layout, Placed, first, is_fixed, lists_part, our_rules, set};
+use super::overlap::{move_beside, move_elsewhere};
+use super::{Claim, Layout, Placed, first_name, is_fixed, lists_part, our_rules, set};
 
 /// Why elements were not inserted. Nothing has been changed.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) struct Changes {
     pub(super) removed: Vec<Placed>,
     /// The sets of all wanted elements.
     sets: BTreeSet<String>,
-    /// Those of [`sets`](Self::sets) that don't exist.
+    /// The sets of [`sets`](Self::sets) that don't exist.
     missing: Vec<String>,
     /// All sets that present or repaired rules of the part look at.
     pub(super) looked_at: BTreeSet<String>,
@@ -160,20 +160,20 @@ impl Changes {
             return Ok(());
         };
         if present == placed.element {
-            if L::claim(first(&placed.set)) == Claim::Shared {
+            if L::claim(first_name(&placed.set)) == Claim::Shared {
                 self.kept.push(placed.clone());
             }
             return Ok(());
         }
         let same_owner = tag_of(&present.comment) == tag_of(&placed.element.comment);
-        if L::claim(first(&placed.set)) == Claim::Container && !same_owner {
+        if L::claim(first_name(&placed.set)) == Claim::Container && !same_owner {
             let same_container = container.is_some_and(|id| Owner::is_of_container(&present.comment, id));
-            return match beside::<L>(placed).filter(|_| same_container) {
+            return match move_beside::<L>(placed).filter(|_| same_container) {
                 Some(beside) => self.place::<L>(nft, &beside, container),
                 None => Err(Refusal::Taken(Box::new(Placed { set: placed.set.clone(), element: present }))),
             };
         }
-        if let Some(elsewhere) = elsewhere::<L>(placed, &present) {
+        if let Some(elsewhere) = move_elsewhere::<L>(placed, &present) {
             return self.place::<L>(nft, &elsewhere, container);
         }
         self.inserted.push((placed.clone(), Some(present)));
@@ -189,7 +189,7 @@ impl Changes {
             // If only the chains were deleted, the sets still show that the part was there. Then it is repaired.
             || lacking
                 && !lists_part::<L>(nft)?
-                && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first(set)));
+                && nft.sets(L::TABLE)?.iter().all(|set| !L::is_ours(first_name(set)));
         let mut rules = if self.made_part { Vec::new() } else { our_rules::<L>(nft)? };
         if !self.made_part {
             self.look_at_hooks::<L>(nft, &mut rules)?;
@@ -233,7 +233,7 @@ impl Changes {
         let flushed = !self.made_part && is_flushed::<L>(rules);
         let mut remaining = Vec::with_capacity(self.inserted.len());
         for (placed, old) in self.inserted.drain(..) {
-            let beside = beside::<L>(&placed)
+            let beside = move_beside::<L>(&placed)
                 .filter(|beside| flushed || rules.iter().any(|rule| rule.uses_set(&beside.set)));
             let present = match &beside {
                 Some(Placed { set: name, element }) => nft.element(set::<L>(name), &element.key)?,
@@ -275,7 +275,7 @@ impl Changes {
         if flushed {
             let present = nft.sets(L::TABLE)?;
             sets.retain(|set| present.contains(set));
-            sets.extend(present.into_iter().filter(|set| L::is_ours(first(set))));
+            sets.extend(present.into_iter().filter(|set| L::is_ours(first_name(set))));
         }
         sets.extend(self.sets.iter().cloned());
         for set in sets {

@@ -8,13 +8,13 @@ use nix::errno::Errno;
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Nft};
 
-use super::{Layout, first, is_fixed, lists_part, our_rules, our_sets, set};
+use super::{Layout, first_name, is_fixed, lists_part, our_rules, our_sets, set};
 use crate::retry::ATTEMPTS;
 
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Only sets that are not fixed.
+    /// Sets that are not fixed, and nothing else.
     Sets,
     /// The whole part, and the table if no other part is in it.
     Part,
@@ -87,24 +87,28 @@ fn drop_together<L: Layout>(nft: &mut Nft, sets: &[String], scope: Scope) -> Res
     Ok(false)
 }
 
+/// Returns the chains of the part that are among `present`. A chain comes before those that it jumps to.
+fn chains_among<L: Layout>(present: &[String]) -> impl Iterator<Item = &'static str> {
+    L::CHAINS.iter().rev().copied().filter(|chain| present.iter().any(|name| name == chain))
+}
+
 /// Adds to the batch the deletion of chains and fixed sets, and of the table if it has no other part. `present` are all
 /// sets of the table. Rules in chains of [`Layout::FOREIGN`] stay, and the kernel then refuses the batch with EBUSY.
 fn delete_part<L: Layout>(nft: &mut Nft, batch: &mut Batch, present: &[String]) -> Result<()> {
     let chains = nft.chains(L::TABLE)?;
     // The kernel deletes no chain that a rule jumps to. So all rules go first, and a chain goes before those that it
     // jumps to.
-    let ours = || L::CHAINS.iter().rev().filter(|chain| chains.iter().any(|present| present == *chain));
-    for chain in ours().filter(|chain| !L::FOREIGN.contains(chain)) {
+    for chain in chains_among::<L>(&chains).filter(|chain| !L::FOREIGN.contains(chain)) {
         batch.flush_chain(L::TABLE.chain(chain));
     }
-    for chain in ours() {
+    for chain in chains_among::<L>(&chains) {
         batch.delete_chain(L::TABLE.chain(chain));
     }
     for set in L::FIXED.iter().filter(|set| present.iter().any(|name| name == *set)) {
         batch.delete_set(self::set::<L>(set));
     }
     let alone = chains.iter().all(|chain| L::CHAINS.contains(&chain.as_str()))
-        && present.iter().all(|set| L::is_ours(first(set)));
+        && present.iter().all(|set| L::is_ours(first_name(set)));
     if alone {
         batch.delete_table(L::TABLE);
     }

@@ -32,8 +32,8 @@ fn jump(comment: &str, chain: &str) -> [Expr; 3] {
 
 /// Returns the expressions of [`table::pod_rules`], as iptables writes them.
 fn pod_rules(ip: IpAddr) -> [Vec<Expr>; 2] {
-    let of = |end| vec![load_address(ip, end), Expr::equal(REG1, &octets(ip))];
-    let mut rules = [of(DESTINATION), of(SOURCE)];
+    let mut rules =
+        [DESTINATION, SOURCE].map(|end| vec![load_address(ip, end), Expr::equal(REG1, &octets(ip))]);
     let [answers, _] = &mut rules;
     answers.push(Expr::xtables_answers());
     for rule in &mut rules {
@@ -61,8 +61,8 @@ fn shared(nft: &mut Nft, family: Family, forward: &Forward) -> netlink::Result<O
         return Ok(None);
     }
     let to_pods = jump(TO_PODS, PODS);
-    let leads = |rule: &Rule| rule.consists_of(&to_pods);
-    if !nft.rules_until(table.chain(FORWARD), leads)?.last().is_some_and(leads) {
+    let before_pods = nft.rules_until(table.chain(FORWARD), |rule| rule.consists_of(&to_pods))?;
+    if !before_pods.last().is_some_and(|rule| rule.consists_of(&to_pods)) {
         return Ok(None);
     }
     for chain in [STAGE1, STAGE2] {
@@ -141,8 +141,8 @@ pub(super) fn is_whole(nft: &mut Nft, family: Family, forward: &Forward, addrs: 
     else {
         return false;
     };
-    let has = |wanted: Vec<Expr>| rules.iter().any(|rule| rule.consists_of(&wanted));
-    addrs.iter().flat_map(|ip| pod_rules(*ip)).all(has)
+    let mut wanted = addrs.iter().flat_map(|ip| pod_rules(*ip));
+    wanted.all(|wanted| rules.iter().any(|rule| rule.consists_of(&wanted)))
 }
 
 /// Removes the rules of the addresses from the nf_tables variant, except those of `taken` addresses. Returns whether
@@ -159,9 +159,11 @@ pub(crate) fn remove(
         if of_family.is_empty() {
             continue;
         }
-        let names = |rule: &Rule, octets: &[u8]| rule.constants().any(|constant| constant == octets);
-        let names_one = |rule: &Rule| of_family.iter().any(|(ip, octets)| names(rule, octets) && !taken(*ip));
-        any |= remove_rules(nft, filter(family), Some(PODS), names_one)?;
+        any |= remove_rules(nft, filter(family), Some(PODS), |rule: &Rule| {
+            of_family
+                .iter()
+                .any(|(ip, octets)| rule.constants().any(|constant| constant == octets) && !taken(*ip))
+        })?;
     }
     Ok(any)
 }

@@ -68,7 +68,7 @@ fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
     plan
 }
 
-/// For fuzzers: adds what is missing to a table; then nothing is.
+/// Adds what is missing to a table and asserts that nothing is missing then. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     use super::Policy;
@@ -197,18 +197,21 @@ fn inverse(line: &str) -> Option<String> {
     }
 }
 
+/// Returns the lines that take lines of a plan back, the last one first.
+fn reverse(lines: &[String]) -> Vec<String> {
+    lines.iter().rev().filter_map(|line| inverse(line)).collect()
+}
+
 /// Takes a plan back. Rules that were [`kept`](Plan::kept) stay. Shared chains stay if others use them by now.
 fn take_back(variant: Variant, family: Family, plan: &Plan) -> Result<(), Error> {
     let Plan { shared, policy, rules, .. } = plan;
     let mut outcome = Ok(());
-    let back =
-        |lines: &[String]| -> Vec<String> { lines.iter().rev().filter_map(|line| inverse(line)).collect() };
-    for lines in [back(rules), back(policy)].into_iter().filter(|lines| !lines.is_empty()) {
+    for lines in [reverse(rules), reverse(policy)].into_iter().filter(|lines| !lines.is_empty()) {
         outcome = outcome.and(restore(variant, family, &lines));
     }
     // The jumps go first, then the chains. If others have added rules to these since, the restore fails and both stay.
     let (chains, rules): (Vec<_>, Vec<_>) =
-        back(shared).into_iter().partition(|line| line.starts_with("-X "));
+        reverse(shared).into_iter().partition(|line| line.starts_with("-X "));
     if !chains.is_empty() {
         let lines: Vec<String> = rules.into_iter().chain(chains).collect();
         if let Err(err) = restore(variant, family, &lines) {
@@ -226,9 +229,12 @@ pub(crate) fn remove_legacy(addrs: &[IpAddr], taken: &dyn Fn(IpAddr) -> bool) ->
         let of_family = addrs.iter().filter(|ip| ip.is_ipv4() == (family == Family::Ipv4));
         let of_family: Vec<(IpAddr, [String; 2])> =
             of_family.map(|ip| (*ip, [format!(" -s {ip}/"), format!(" -d {ip}/")])).collect();
-        let names = |rule: &str, ends: &[String]| ends.iter().any(|end| rule.contains(end));
-        let names_one = |rule: &str| of_family.iter().any(|(ip, ends)| names(rule, ends) && !taken(*ip));
-        any |= !of_family.is_empty() && remove_legacy_rules(family, names_one)?;
+        if of_family.is_empty() {
+            continue;
+        }
+        any |= remove_legacy_rules(family, |rule| {
+            of_family.iter().any(|(ip, ends)| ends.iter().any(|end| rule.contains(end)) && !taken(*ip))
+        })?;
     }
     Ok(any)
 }

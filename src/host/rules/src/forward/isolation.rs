@@ -70,7 +70,6 @@ fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
 /// Adds to a plan what the bridge's policy needs, and the deletion of its other rules.
 pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
     let mut wanted = Vec::new();
-    let ours = |bridge: &str| forward.interfaces.iter().any(|name| name == bridge);
     if forward.policy != Policy::Open {
         for chain in [STAGE1, STAGE2] {
             if !saved.has_chain(chain) {
@@ -89,7 +88,10 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
         wanted.extend(forward.interfaces.iter().flat_map(|name| bridge_rules(name, forward.policy)));
     }
     let bare: Vec<String> = wanted.iter().map(|rule| uncommented(rule)).collect();
-    let present: Vec<&str> = saved.rules().filter(|rule| bridge_of(rule).is_some_and(ours)).collect();
+    let present: Vec<&str> = saved
+        .rules()
+        .filter(|rule| bridge_of(rule).is_some_and(|bridge| forward.interfaces.iter().any(|of| of == bridge)))
+        .collect();
     for rule in present.iter().filter(|rule| !bare.contains(&uncommented(rule))) {
         let line = format!("-D {rule}");
         if forward.policy != Policy::Open {
@@ -117,13 +119,13 @@ pub(super) fn concerns(nft: &mut Nft, family: Family, forward: &Forward) -> Resu
     }
     let rules = nf_tables(nft, family)?;
     let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
-    let legacy = || legacy.iter().filter_map(|rule| bridge_of(rule.strip_prefix("-A ")?));
-    let bridges = || rules.iter().filter_map(named);
+    let mut bridges = rules.iter().filter_map(named);
+    let mut legacy = legacy.iter().filter_map(|rule| bridge_of(rule.strip_prefix("-A ")?));
     Ok(if forward.policy == Policy::Open {
-        bridges().any(|name| forward.interfaces.contains(&name))
-            || legacy().any(|name| forward.interfaces.iter().any(|interface| interface == name))
+        bridges.any(|name| forward.interfaces.contains(&name))
+            || legacy.any(|name| forward.interfaces.iter().any(|interface| interface == name))
     } else {
-        bridges().next().is_some() || legacy().next().is_some()
+        bridges.next().is_some() || legacy.next().is_some()
     })
 }
 
@@ -148,7 +150,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
     for family in xtables::FAMILIES {
         let mut are_chains_used = false;
         for _ in 0..ATTEMPTS {
-            let Some(dead) = Dead::look(nft, family, own, unused)? else { break };
+            let Some(dead) = Dead::find(nft, family, own, unused)? else { break };
             let whole = if are_chains_used { None } else { dead.with_chains(nft)? };
             match nft.commit(&whole.unwrap_or_else(|| dead.rules_alone())) {
                 Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
@@ -172,7 +174,7 @@ struct Dead {
 
 impl Dead {
     /// Looks for removable rules. Returns `None` if all bridges are in use.
-    fn look(
+    fn find(
         nft: &mut Nft,
         family: Family,
         own: &[String],
@@ -198,8 +200,11 @@ impl Dead {
     /// Returns the batch that removes both chains with all rules, or `None` if another rule in them is in use.
     fn with_chains(&self, nft: &mut Nft) -> Result<Option<Batch>, Error> {
         let table = filter(self.family);
-        let is_end = |rule: &Rule| rule.matches_all() && rule.verdict() == Some(Verdict::Return);
-        if !self.rules.iter().all(|rule| self.has(rule) || is_end(rule)) {
+        let has_others = self.rules.iter().any(|rule| {
+            let is_end = rule.matches_all() && rule.verdict() == Some(Verdict::Return);
+            !is_end && !self.has(rule)
+        });
+        if has_others {
             return Ok(None);
         }
         let mut batch = Batch::only_in(self.generation);

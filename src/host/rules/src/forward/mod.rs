@@ -56,7 +56,7 @@ pub enum Backend {
     Firewalld,
 }
 
-/// Which pods may open connections to the pods of a bridge (`ingressPolicy`). The latest ADD decides for all pods of
+/// The pods that may open connections to the pods of a bridge (`ingressPolicy`). The latest ADD decides for all pods of
 /// the bridge. A vlan's gateway counts as a bridge, and so does the host's end of a pod without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -64,9 +64,9 @@ pub enum Policy {
     /// All pods.
     #[default]
     Open,
-    /// Those on the same bridge, and those on bridges with the policy `open`.
+    /// Pods on the same bridge, and those on bridges with the policy `open`.
     SameBridge,
-    /// Those on bridges with the policy `open`, but not those on the same bridge.
+    /// Pods on bridges with the policy `open`, but not those on the same bridge.
     Isolated,
 }
 
@@ -143,6 +143,13 @@ pub struct Chosen {
     has_iptables: bool,
 }
 
+impl Chosen {
+    /// Returns a choice that assumes a table `filter`, because no look has shown that there is none.
+    fn assuming_iptables(backend: Backend) -> Self {
+        Chosen { backend, has_iptables: true }
+    }
+}
+
 /// Returns the configured backend, or else the one that works on this host (see the [module](self)).
 ///
 /// If `FORWARD` may drop what pods send, but does not surely, iptables is better, but not needed. Without its commands
@@ -152,37 +159,38 @@ pub struct Chosen {
 /// Fails if iptables is needed and its commands are missing. It is needed for a configured chain of the administrator,
 /// and if `FORWARD` surely drops what pods send.
 pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Result<Chosen, Error> {
-    let chosen = |backend| Ok(Chosen { backend, has_iptables: true });
     if let Some(backend) = configured {
-        return chosen(backend);
+        return Ok(Chosen::assuming_iptables(backend));
     }
     if !nft.is_supported()? {
         // An error about nf_tables tells more than one about a missing command.
-        return chosen(if command::installed() { Backend::Iptables } else { Backend::Nftables });
+        let backend = if command::installed() { Backend::Iptables } else { Backend::Nftables };
+        return Ok(Chosen::assuming_iptables(backend));
     }
     if firewalld::is_running(nft)? {
-        return chosen(Backend::Firewalld);
+        return Ok(Chosen::assuming_iptables(Backend::Firewalld));
     }
-    let found = others::look(nft)?;
+    let found = others::look_at_all(nft)?;
     if !admin.needs_iptables() && found < Found::Rules {
         return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > Found::Nothing });
     }
     if command::installed() {
-        return chosen(Backend::Iptables);
+        return Ok(Chosen::assuming_iptables(Backend::Iptables));
     }
-    let needed = |why: &str| {
-        Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed")).details(
-            "hint: install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself",
-        )
-    };
     if admin.needs_iptables() {
-        return Err(needed("iptablesAdminChainName needs iptables"));
+        return Err(lacks_iptables("iptablesAdminChainName needs iptables"));
     }
     if let Some(chain) = shut(nft)?.first() {
-        return Err(needed(&format!("{} drops what pods send", chain.text)));
+        return Err(lacks_iptables(&format!("{} drops what pods send", chain.text)));
     }
     log::warn!("FORWARD of iptables has rules that a pod may not pass, but iptables-restore is missing");
-    chosen(Backend::Nftables)
+    Ok(Chosen::assuming_iptables(Backend::Nftables))
+}
+
+/// Returns the error that the commands of iptables are missing although they are needed. `why` begins its text.
+fn lacks_iptables(why: &str) -> Error {
+    Error::new(Code::KERNEL, format!("{why}, and the command iptables-restore is not installed"))
+        .details("hint: install iptables, or set \"backend\": \"nftables\" and let the pods pass yourself")
 }
 
 /// A chain of others at the hook forward.

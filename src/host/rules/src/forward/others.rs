@@ -18,6 +18,11 @@ fn is_ours(target: Option<&str>) -> bool {
     matches!(target, Some(PODS | STAGE1))
 }
 
+/// Returns whether a rule of `FORWARD` in nf_tables is none of the plugin's.
+fn is_foreign(rule: &Rule) -> bool {
+    !is_ours(rule.target().as_deref())
+}
+
 /// What iptables has in its table `filter`. A later one needs more care and is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
@@ -30,7 +35,7 @@ pub(super) enum Found {
 }
 
 /// Looks at both families and both variants, and returns the greatest result.
-pub(super) fn look(nft: &mut Nft) -> Result<Found, Error> {
+pub(super) fn look_at_all(nft: &mut Nft) -> Result<Found, Error> {
     let mut found = Found::Nothing;
     for family in xtables::FAMILIES {
         found = found.max(of_family(nft, family)?);
@@ -56,9 +61,8 @@ fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
     if !nft.has_table(table)? {
         return Ok(Found::Nothing);
     }
-    let foreign = |rule: &Rule| !is_ours(rule.target().as_deref());
     let any = nft.drops_by_policy(table.chain(FORWARD))?
-        || nft.rules_until(table.chain(FORWARD), foreign)?.iter().any(foreign)
+        || nft.rules_until(table.chain(FORWARD), is_foreign)?.iter().any(is_foreign)
         || nft.has_chain(table.chain(PODS))?
         || nft.has_chain(table.chain(ADMIN))?;
     Ok(if any { Found::Rules } else { Found::Harmless })
@@ -66,11 +70,10 @@ fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
 
 /// Returns whether a saved legacy table is [`Found::Rules`].
 fn is_taken(saved: &str) -> bool {
-    let foreign = |rule: &String| {
-        xtables::in_chain(rule, FORWARD) && !is_ours(rule.rsplit_once(" -j ").map(|(_, target)| target))
-    };
     xtables::drops(saved, FORWARD)
-        || xtables::rules_in(saved).iter().any(foreign)
+        || xtables::rules_in(saved).iter().any(|rule| {
+            xtables::in_chain(rule, FORWARD) && !is_ours(rule.rsplit_once(" -j ").map(|(_, target)| target))
+        })
         || saved.lines().any(|line| {
             [PODS, ADMIN].contains(&line.trim_start_matches(':').split(' ').next().unwrap_or_default())
                 && line.starts_with(':')
@@ -93,8 +96,10 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
         if is_iptables && base.name == FORWARD || base.table == "firewalld" {
             continue;
         }
-        let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| lines(nft, table.chain(chain), last);
-        if walk::through(&base.name, base.drops, Pods::Refused, &mut lines)? == (Way::Shut { surely: true }) {
+        let way = walk::through(&base.name, base.drops, Pods::Refused, &mut |chain, last| {
+            lines(nft, table.chain(chain), last)
+        })?;
+        if way == (Way::Shut { surely: true }) {
             closed.push(ForwardChain { family: base.family, text: table.chain(&base.name).to_string() });
         }
     }
@@ -115,16 +120,14 @@ pub(super) fn way_in(nft: &mut Nft, family: Family, variant: Variant, pods: Pods
             return Ok(Way::Open);
         }
         let policy = nft.drops_by_policy(table.chain(FORWARD))?;
-        let mut lines = |chain: &str, last: &dyn Fn(&Line) -> bool| lines(nft, table.chain(chain), last);
-        return walk::through(FORWARD, policy, pods, &mut lines);
+        return walk::through(FORWARD, policy, pods, &mut |chain, last| lines(nft, table.chain(chain), last));
     }
     let Some(saved) = xtables::legacy_table(family, "filter")? else { return Ok(Way::Open) };
     let rules = xtables::rules_in(&saved);
-    let mut lines = |chain: &str, _: &dyn Fn(&Line) -> bool| {
+    walk::through(FORWARD, xtables::drops(&saved, FORWARD), pods, &mut |chain, _| {
         let inside = rules.iter().filter(|rule| xtables::in_chain(rule, chain));
         Ok(inside.map(|rule| Line::saved(rule)).collect())
-    };
-    walk::through(FORWARD, xtables::drops(&saved, FORWARD), pods, &mut lines)
+    })
 }
 
 #[cfg(test)]

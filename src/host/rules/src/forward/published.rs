@@ -4,8 +4,6 @@
 //! An accept in our own table overrules none of them. So a pod's rules are in the chain of the plugin firewall, behind
 //! `CNI-ADMIN`. Tools that rewrite chains of their own, like ufw, leave other rules in `FORWARD` alone.
 
-use std::net::IpAddr;
-
 use ipnetwork::IpNetwork;
 
 use cnimble_cni::{Code, Error, Owner};
@@ -40,8 +38,11 @@ fn needed(nft: &mut Nft) -> Result<Vec<Family>, Error> {
 /// Returns what must be accepted: the pod's addresses of families that need rules.
 fn wanted(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> Result<Forward, Error> {
     let families = needed(nft)?;
-    let is_needed = |ip: &IpAddr| families.contains(if ip.is_ipv4() { &Family::Ipv4 } else { &Family::Ipv6 });
-    let addrs = addrs.iter().map(IpNetwork::ip).filter(is_needed).collect();
+    let addrs = addrs
+        .iter()
+        .map(IpNetwork::ip)
+        .filter(|ip| families.contains(if ip.is_ipv4() { &Family::Ipv4 } else { &Family::Ipv6 }))
+        .collect();
     Ok(Forward { addrs, published: Some(owner.comment()), ..Forward::default() })
 }
 
@@ -89,8 +90,8 @@ pub(crate) fn comment(rule: &str) -> Option<&str> {
 pub fn remove_legacy(choose: &dyn Fn(&str) -> bool) -> Result<(), Error> {
     let mut failures = Failures::default();
     for family in xtables::FAMILIES {
-        let is_chosen = |rule: &str| comment(rule).is_some_and(choose);
-        failures.note(iptables::remove_legacy_rules(family, is_chosen).map(drop));
+        let removed = iptables::remove_legacy_rules(family, |rule| comment(rule).is_some_and(choose));
+        failures.note(removed.map(drop));
     }
     failures.outcome()
 }

@@ -127,8 +127,9 @@ pub(super) fn has_pods(nft: &mut Nft) -> Result<bool, Error> {
     for family in xtables::FAMILIES {
         let rules = nft.rules(filter(family), Some(PODS))?;
         let legacy = xtables::legacy_rules_of(family, "filter")?.unwrap_or_default();
-        let of_pod = |rule: &String| xtables::in_chain(rule, PODS) && rule.ends_with(" -j ACCEPT");
-        if rules.iter().any(|rule| rule.target().is_none()) || legacy.iter().any(of_pod) {
+        if rules.iter().any(|rule| rule.target().is_none())
+            || legacy.iter().any(|rule| xtables::in_chain(rule, PODS) && rule.ends_with(" -j ACCEPT"))
+        {
             return Ok(true);
         }
     }

@@ -38,8 +38,8 @@ impl From<&Rule> for Line {
     fn from(rule: &Rule) -> Self {
         // Where a verdict map leads isn't known. An accept is assumed, which only makes the result unsure, because a
         // lookup is a condition. A lookup in a set without a verdict can't be told from that, and counts the same.
-        let mapped = || rule.has("lookup").then_some(Verdict::Accept);
-        Line { conditional: !rule.matches_all(), verdict: rule.verdict().or_else(mapped) }
+        let verdict = rule.verdict().or_else(|| rule.has("lookup").then_some(Verdict::Accept));
+        Line { conditional: !rule.matches_all(), verdict }
     }
 }
 
@@ -50,8 +50,7 @@ impl Line {
 
     /// Returns whether no packet gets behind the rule.
     fn is_last(&self) -> bool {
-        let decides = |verdict: &Verdict| !matches!(verdict, Verdict::Jump(_));
-        !self.conditional && self.verdict.as_ref().is_some_and(decides)
+        !self.conditional && self.verdict.as_ref().is_some_and(|verdict| !matches!(verdict, Verdict::Jump(_)))
     }
 
     /// Reads a rule as `iptables-save` prints it. It begins with `-A CHAIN`.
@@ -92,9 +91,9 @@ enum End {
 pub(super) enum Pods {
     /// Nothing: the pod has no rules there.
     Refused,
-    /// It accepts them.
+    /// The chain accepts them.
     Accepted,
-    /// It will accept them after an ADD. If nothing leads to the chain yet, the ADD adds a jump in front of all rules.
+    /// The chain will accept them after an ADD. If nothing leads to it yet, the ADD adds a jump in front of all rules.
     Added,
 }
 
@@ -106,8 +105,9 @@ pub(super) fn through(
     pods: Pods,
     lines: Lines<'_>,
 ) -> Result<Way, Error> {
-    let leads = |line: &Line| line.leads_to(PODS);
-    if pods == Pods::Added && !lines(chain, &leads)?.iter().any(leads) {
+    if pods == Pods::Added
+        && !lines(chain, &|line| line.leads_to(PODS))?.iter().any(|line| line.leads_to(PODS))
+    {
         return Ok(Way::Open);
     }
     let mut walk = Walk { accepted: pods != Pods::Refused, surely: true, remaining: CHAINS };
@@ -137,8 +137,8 @@ impl Walk {
         };
         self.remaining = remaining;
         let accepted = self.accepted;
-        let last = |line: &Line| line.is_last() || accepted && line.leads_to(PODS);
-        for Line { conditional, verdict } in lines(name, &last)? {
+        let lines_of_chain = lines(name, &|line| line.is_last() || accepted && line.leads_to(PODS))?;
+        for Line { conditional, verdict } in lines_of_chain {
             match verdict {
                 Some(Verdict::Jump(chain)) if chain == PODS && self.accepted => return Ok(End::Accepted),
                 Some(Verdict::Jump(chain)) if [STAGE1, PODS].contains(&chain.as_str()) => {}

@@ -99,7 +99,7 @@ impl HandOver {
         }
         forward::hand_over::write(nft, forwarded, &self.policies)?;
         for pod in &self.pods {
-            for (port, mac) in pod.of(Part::Spoof).filter_map(spoof::pair_in) {
+            for (port, mac) in pod.elements_of(Part::Spoof).filter_map(spoof::pair_in) {
                 reference_spoof::add(nft, &pod.owner.attachment, &port, mac)?;
             }
             ports::open_for_good(&pod.mapped())?;
@@ -116,12 +116,12 @@ impl HandOver {
     }
 
     fn nat_lines(&self, nft: &mut Nft, family: Family) -> Result<Vec<String>, Error> {
-        let is_of = |addr: &IpNetwork| addr.is_ipv4() == (family == Family::Ipv4);
+        let is_ipv4 = family == Family::Ipv4;
         let mut containers: BTreeMap<(&str, &str), (&Owner, Translation, Vec<IpNetwork>)> = BTreeMap::new();
         for pod in &self.pods {
             // A container has one chain for all of its interfaces in the network.
             let key = (pod.owner.network.as_str(), pod.owner.attachment.container_id.as_str());
-            let addrs = pod.masqueraded().into_iter().filter(is_of);
+            let addrs = pod.masqueraded().into_iter().filter(|addr| addr.is_ipv4() == is_ipv4);
             containers
                 .entry(key)
                 .or_insert_with(|| (&pod.owner, pod.translation(), Vec::new()))
@@ -131,8 +131,9 @@ impl HandOver {
         containers.retain(|_, (_, _, addrs)| !addrs.is_empty());
         let mapped: Vec<(&Owner, Vec<Forward>)> =
             self.pods.iter().map(|pod| (&pod.owner, pod.mapped())).collect();
-        let any = mapped.iter().flat_map(|(_, forwards)| forwards).flat_map(|of| &of.addrs).any(is_of);
-        if containers.is_empty() && !any {
+        let mut mapped_addrs =
+            mapped.iter().flat_map(|(_, forwards)| forwards).flat_map(|forward| &forward.addrs);
+        if containers.is_empty() && !mapped_addrs.any(|addr| addr.is_ipv4() == is_ipv4) {
             return Ok(Vec::new());
         }
         let saved = command::run(&command::tool(family, "save"), &["-t", "nat"], "")?;
@@ -151,13 +152,7 @@ impl HandOver {
         for part in PARTS {
             present.extend((part.operations().all)(nft)?.into_iter().map(|placed| (part, placed)));
         }
-        let has_lost = |pod: &&Pod| {
-            PARTS.into_iter().any(|part| {
-                let mut of_part = pod.elements.iter().filter(|(of, _)| *of == part).peekable();
-                of_part.peek().is_some() && !of_part.any(|element| present.contains(element))
-            })
-        };
-        Ok(self.pods.iter().filter(has_lost).collect())
+        Ok(self.pods.iter().filter(|pod| pod.has_lost_a_part(&present)).collect())
     }
 
     /// Removes all rules of pods that are gone, in either form, as DEL does.
@@ -185,7 +180,8 @@ impl HandOver {
     /// Removes our elements that have not changed, and what is unused without them. The pods' connections go on.
     pub fn let_go(&self, nft: &mut Nft) -> Result<(), Error> {
         for part in PARTS {
-            let mut elements: Vec<Placed> = self.pods.iter().flat_map(|pod| pod.of(part)).cloned().collect();
+            let mut elements: Vec<Placed> =
+                self.pods.iter().flat_map(|pod| pod.elements_of(part)).cloned().collect();
             if part == Part::Forward {
                 elements.extend(self.bridges.iter().cloned());
             }

@@ -10,7 +10,7 @@ use cnimble_netlink::nft::Nft;
 use crate::elements::Placed;
 use crate::masquerade::Translation;
 use crate::portmap::{Forward, hand_over as ports};
-use crate::survey::{Part, Trace};
+use crate::survey::{PARTS, Part, Trace};
 use crate::xtables::FAMILIES;
 use crate::{command, forward, masquerade};
 
@@ -45,30 +45,30 @@ impl Pod {
     }
 
     /// Returns the elements of one part.
-    pub(super) fn of(&self, part: Part) -> impl Iterator<Item = &Placed> {
+    pub(super) fn elements_of(&self, part: Part) -> impl Iterator<Item = &Placed> {
         self.elements.iter().filter(move |(of, _)| *of == part).map(|(_, placed)| placed)
     }
 
     /// Returns the masqueraded addresses, with the prefix length of their network.
     pub(super) fn masqueraded(&self) -> Vec<IpNetwork> {
-        self.of(Part::Masquerade).filter_map(masquerade::nftables::address).collect()
+        self.elements_of(Part::Masquerade).filter_map(masquerade::nftables::address).collect()
     }
 
     /// Returns the exceptions of masquerading, of both families.
     pub(super) fn translation(&self) -> Translation {
-        let read = self.of(Part::Masquerade).filter_map(masquerade::nftables::translation);
+        let read = self.elements_of(Part::Masquerade).filter_map(masquerade::nftables::translation);
         read.fold(Translation::default(), Translation::join)
     }
 
     /// Returns the port mappings, for each address of the pod.
     pub(super) fn mapped(&self) -> Vec<Forward> {
-        let elements: Vec<&Placed> = self.of(Part::Portmap).collect();
+        let elements: Vec<&Placed> = self.elements_of(Part::Portmap).collect();
         ports::read(&elements, self.settings.mark_bit.unwrap_or(DEFAULT_MARK_BIT))
     }
 
     /// Returns the addresses whose traffic the plugin firewall accepts.
     pub(super) fn forwarded(&self) -> Vec<IpAddr> {
-        self.of(Part::Forward).filter_map(forward::nftables::address).collect()
+        self.elements_of(Part::Forward).filter_map(forward::nftables::address).collect()
     }
 
     /// Returns the chain of iptables with the administrator's rules.
@@ -94,38 +94,50 @@ impl Pod {
         if !shown.is_empty() {
             parts.push(format!("ports {}", shown.join(" ")));
         }
-        if self.of(Part::Forward).next().is_some() {
+        if self.has(Part::Forward) {
             parts.push("forwarding".to_owned());
         }
-        if self.of(Part::Spoof).next().is_some() {
+        if self.has(Part::Spoof) {
             parts.push("the MAC check".to_owned());
         }
         parts
     }
 
+    /// Returns whether the pod has elements of the part.
+    fn has(&self, part: Part) -> bool {
+        self.elements_of(part).next().is_some()
+    }
+
+    /// Returns whether the pod has elements of some part, and none of them is among `present`.
+    pub(super) fn has_lost_a_part(&self, present: &[(Part, Placed)]) -> bool {
+        PARTS.into_iter().any(|part| {
+            let mut of_part = self.elements.iter().filter(|(of, _)| *of == part).peekable();
+            of_part.peek().is_some() && !of_part.any(|element| present.contains(element))
+        })
+    }
+
     /// Returns why the pod's rules can't be handed over, or `None` if they can.
     pub fn problem(&self, nft: &mut Nft) -> Result<Option<String>, Error> {
-        let has = |part| self.of(part).next().is_some();
-        if has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {
+        if self.has(Part::Portmap) && self.settings.portmap_backend.as_deref() == Some("nftables") {
             return Ok(Some(
                 "portmap is configured with \"backend\": \"nftables\", and then the Go plugin removes nothing of iptables"
                     .to_owned(),
             ));
         }
-        if self.of(Part::Portmap).any(ports::has_conditions) {
+        if self.elements_of(Part::Portmap).any(ports::has_conditions) {
             return Ok(Some("its ports have conditions in the language of nft".to_owned()));
         }
-        if has(Part::Forward) && forward::firewalld::is_running(nft)? {
+        if self.has(Part::Forward) && forward::firewalld::is_running(nft)? {
             return Ok(Some(
                 "firewalld is running, and then the Go plugin firewall removes nothing else".to_owned(),
             ));
         }
-        if has(Part::Spoof) && command::find("nft").is_none() {
+        if self.has(Part::Spoof) && command::find("nft").is_none() {
             return Ok(Some(
                 "the Go plugins need the command nft for macspoofchk, and it is not installed".to_owned(),
             ));
         }
-        if has(Part::Masquerade) || has(Part::Portmap) || has(Part::Forward) {
+        if self.has(Part::Masquerade) || self.has(Part::Portmap) || self.has(Part::Forward) {
             return Ok(without_iptables());
         }
         Ok(None)

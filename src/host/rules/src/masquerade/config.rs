@@ -58,7 +58,7 @@ impl Settings {
     /// excludes. Does not look at [`wanted`](Self::wanted).
     pub fn of(&self, addrs: impl Iterator<Item = IpNetwork>) -> Masqueraded<'_> {
         Masqueraded {
-            addrs: self.families.of(addrs),
+            addrs: self.families.filter(addrs),
             backend: self.backend.as_deref(),
             translation: self.translation.clone(),
         }

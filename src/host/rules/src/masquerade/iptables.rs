@@ -61,10 +61,9 @@ fn add_family(family: Family, rules: Rules, variant: Variant) -> Result<Vec<Stri
 /// Returns the lines that add what a saved table `nat` lacks. All addresses must be of `family`.
 pub(crate) fn missing(owner: &Owner, family: Family, sources: Sources<'_>, saved: &str) -> Vec<String> {
     let addrs: Vec<&IpNetwork> = sources.addrs.iter().collect();
-    let rules = || Rules::new(owner, family, &addrs, sources.translation);
-    match rules().missing(saved) {
+    match Rules::new(owner, family, &addrs, sources.translation).missing(saved) {
         Some(missing) => missing.iter().map(Line::add).collect(),
-        None => rules().whole(),
+        None => Rules::new(owner, family, &addrs, sources.translation).whole(),
     }
 }
 
@@ -87,7 +86,7 @@ struct Line {
     rule: String,
 }
 
-/// Where a rule belongs in its chain.
+/// The place of a rule in its chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     First,
@@ -97,6 +96,14 @@ enum Place {
 }
 
 impl Line {
+    /// Returns the rule of a container's chain that leaves what goes to a network as it is.
+    fn accept(chain: &str, net: &IpNetwork, comment: &str) -> Self {
+        // iptables-save prints no destination if it is every address, and the lines are compared with its output.
+        let to =
+            if net.prefix() == 0 { String::new() } else { format!("-d {}/{} ", net.network(), net.prefix()) };
+        Line { place: Place::First, rule: format!("{chain} {to}{comment} -j ACCEPT") }
+    }
+
     /// Returns the line of `iptables-restore` that puts the rule in its place.
     fn add(&self) -> String {
         let action = match self.place {
@@ -122,7 +129,7 @@ struct Rules {
 impl Rules {
     /// All addresses must be of `family`.
     fn new(owner: &Owner, family: Family, addrs: &[&IpNetwork], translation: &Translation) -> Self {
-        let chain = MASQUERADE.of(owner);
+        let chain = MASQUERADE.name_of(owner);
         let comment = MASQUERADE.comment(&owner.network, &owner.attachment.container_id);
         let comment =
             format!("-m comment --comment \"{}\"", comment.replace('\\', "\\\\").replace('"', "\\\""));
@@ -132,20 +139,11 @@ impl Rules {
             Some(to) => format!("SNAT --to-source {to}"),
             None => "MASQUERADE".to_owned(),
         };
-        let accept = |net: &IpNetwork| {
-            // iptables-save prints no destination if it is every address, and the lines are compared with its output.
-            let to = if net.prefix() == 0 {
-                String::new()
-            } else {
-                format!("-d {}/{} ", net.network(), net.prefix())
-            };
-            Line { place: Place::First, rule: format!("{chain} {to}{comment} -j ACCEPT") }
-        };
         let translate = format!("{chain} ! -d {multicast} {comment} -j {target}");
         let mut lines = vec![Line { place: Place::Last, rule: translate }];
-        lines.extend(translation.excluded(v4).map(accept));
+        lines.extend(translation.excluded(v4).map(|net| Line::accept(&chain, net, &comment)));
         for addr in addrs {
-            lines.push(accept(addr));
+            lines.push(Line::accept(&chain, addr, &comment));
             let rule = format!("POSTROUTING -s {}/{host} {comment} -j {chain}", addr.ip());
             lines.push(Line { place: Place::Last, rule });
         }
@@ -187,13 +185,13 @@ impl Rules {
 /// Adds what is missing to a table and asserts that nothing is missing then. Fuzzers call it.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
-    let wanted = || Rules::new(owner, Family::Ipv4, &[&addr], super::translation::PLAIN);
-    let Some(mut missing) = wanted().missing(text) else { return };
+    let plain = super::translation::PLAIN;
+    let Some(mut missing) = Rules::new(owner, Family::Ipv4, &[&addr], plain).missing(text) else { return };
     missing.retain(|line| line.place != Place::Nowhere);
     let lines = missing.iter().map(|line| format!("\n-A {}", line.rule));
     let text = lines.fold(text.to_owned(), |text, line| text + &line);
     assert!(
-        wanted()
+        Rules::new(owner, Family::Ipv4, &[&addr], plain)
             .missing(&text)
             .is_some_and(|missing| { missing.iter().all(|line| line.place == Place::Nowhere) }),
         "{text}"
@@ -216,7 +214,7 @@ mod tests {
         let translation = &Translation::named(parts.into_iter()).unwrap();
         let lines = |sources, saved: &str| {
             let lines = missing(&owner, Family::Ipv4, sources, saved);
-            let chain = MASQUERADE.of(&owner);
+            let chain = MASQUERADE.name_of(&owner);
             let comment = "-m comment --comment \"name: \\\"net\\\" id: \\\"c1\\\"\" ";
             lines.iter().map(|line| line.replace(&chain, "CHAIN").replace(comment, "")).collect::<Vec<_>>()
         };

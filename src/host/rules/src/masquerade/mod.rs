@@ -53,20 +53,24 @@ pub(super) fn choose_for(
 /// Returns true if a verb may run the commands of iptables, for this configuration or for rules that were made with
 /// another one.
 pub fn may_run_iptables(config: &PluginConfig, verb: Verb) -> bool {
-    let key = |key: &str| json::get(config.document(), key);
-    let masquerades = || key("ipMasq").is_some_and(|value| value.as_bool() != Some(false));
     match verb {
         Verb::Add | Verb::Status => {
-            masquerades() && key("ipMasqBackend").and_then(|value| value.as_str()) != Some("nftables")
+            let backend = json::get(config.document(), "ipMasqBackend");
+            masquerades(config) && backend.and_then(|value| value.as_str()) != Some("nftables")
         }
         // The Go plugins may have made the pod's rules.
-        Verb::Check => masquerades(),
+        Verb::Check => masquerades(config),
         Verb::Del | Verb::Gc => true,
         _ => false,
     }
 }
 
-/// Which families of a pod's addresses are masqueraded (`ipMasqFamily`).
+/// Returns whether the configuration masquerades pods. A value that is no boolean counts as true.
+fn masquerades(config: &PluginConfig) -> bool {
+    json::get(config.document(), "ipMasq").is_some_and(|value| value.as_bool() != Some(false))
+}
+
+/// The families of a pod's addresses that are masqueraded (`ipMasqFamily`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Families {
     #[default]
@@ -90,7 +94,7 @@ impl Families {
     }
 
     /// Returns the addresses of these families.
-    pub fn of(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
+    pub fn filter(self, addrs: impl Iterator<Item = IpNetwork>) -> Vec<IpNetwork> {
         addrs
             .filter(|addr| match self {
                 Families::Both => true,

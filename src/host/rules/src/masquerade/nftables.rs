@@ -139,13 +139,17 @@ impl Layout for Masquerade {
     }
 
     fn has_rules(rules: &[Rule], set: &str) -> bool {
-        let over = |chain| rules.iter().filter(|rule| rule.chain == chain && rule.uses_set(set)).count();
-        over(CHAIN) == 1 && over(INVALID) == 2
+        count_over(rules, CHAIN, set) == 1 && count_over(rules, INVALID, set) == 2
     }
 
     fn effect(placed: &Placed) -> Option<Effect> {
         Some(Effect::Masquerade { address: placed.element.key.as_ip()?, network: subnet(&placed.set)? })
     }
+}
+
+/// Returns how many rules of a chain use a set.
+fn count_over(rules: &[Rule], chain: &str, set: &str) -> usize {
+    rules.iter().filter(|rule| rule.chain == chain && rule.uses_set(set)).count()
 }
 
 /// Returns the name of the set for an address's network and exceptions: `masq-10.1.0.0/16`.
@@ -155,7 +159,7 @@ fn set_name(addr: IpNetwork, translation: &Translation) -> String {
 
 /// Reads the network and the exceptions from the name of a set. `None` if the set is not of this part.
 fn read(set: &str) -> Option<(IpNetwork, Translation)> {
-    let mut parts = elements::first(set).strip_prefix("masq-")?.split('_');
+    let mut parts = elements::first_name(set).strip_prefix("masq-")?.split('_');
     Some((network_named(parts.next()?)?, Translation::named(parts)?))
 }
 
@@ -166,9 +170,11 @@ fn subnet(set: &str) -> Option<IpNetwork> {
 /// Returns the owner's elements, one for each address.
 pub(crate) fn wanted(owner: &Owner, sources: Sources<'_>) -> Vec<Placed> {
     let comment = owner.comment();
-    let placed =
-        |addr: &IpNetwork| Placed::new(set_name(*addr, sources.translation), Key::ip(addr.ip()), &comment);
-    sources.addrs.iter().map(placed).collect()
+    let placed = sources
+        .addrs
+        .iter()
+        .map(|addr| Placed::new(set_name(*addr, sources.translation), Key::ip(addr.ip()), &comment));
+    placed.collect()
 }
 
 pub(super) fn add(nft: &mut Nft, owner: &Owner, sources: Sources<'_>) -> netlink::Result<Changes> {

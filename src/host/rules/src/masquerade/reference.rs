@@ -30,7 +30,7 @@ const GO_CHAIN: &str = "masq_checks";
 /// iptables. If other addresses than `addrs` have jumps to the chain, another interface needs it. Then only the jumps
 /// of `addrs` are removed.
 pub(super) fn remove_nf_tables(nft: &mut Nft, owner: &Owner, addrs: &[IpNetwork]) -> netlink::Result<()> {
-    let chain = MASQUERADE.of(owner);
+    let chain = MASQUERADE.name_of(owner);
     for family in FAMILIES {
         if nft.has_chain(nat(family).chain(&chain))? && !remove_jumps(nft, family, &chain, addrs)? {
             MASQUERADE.remove(nft, family, owner)?;
@@ -72,7 +72,7 @@ pub(crate) fn remove_go_rules(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> 
 /// Returns whether the Go plugins, or our iptables backend, have a rule or a jump for this address of the owner. The
 /// rules behind a jump are not compared.
 pub(super) fn is_masqueraded(nft: &mut Nft, owner: &Owner, ip: IpAddr) -> Result<bool, Error> {
-    let chain = MASQUERADE.of(owner);
+    let chain = MASQUERADE.name_of(owner);
     let family = if ip.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     if nft.is_supported()? {
         let jumps = nft.rules(nat(family), Some(POSTROUTING))?;
@@ -120,7 +120,7 @@ pub(crate) fn go_rules(nft: &mut Nft) -> netlink::Result<Vec<Rule>> {
 /// Removes the container's chain from the legacy variant. If another interface needs it, removes only the jumps of
 /// `addrs`, as [`remove_nf_tables`] does.
 pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Error> {
-    let chain = MASQUERADE.of(owner);
+    let chain = MASQUERADE.name_of(owner);
     let shared = RefCell::new(Vec::new());
     xtables::remove_legacy_chains(POSTROUTING, |rules| {
         let jumps = rules.iter().filter(|rule| jumps_to(rule, POSTROUTING, &chain));
@@ -135,9 +135,12 @@ pub(super) fn remove_legacy(owner: &Owner, addrs: &[IpNetwork]) -> Result<(), Er
         exists.then(|| chain.clone()).into_iter().collect()
     })?;
     for family in FAMILIES {
-        let of_family = |rule: &&String| legacy_source(rule).is_some_and(|source| is_of(family, &source));
-        let lines: Vec<String> =
-            shared.borrow().iter().filter(of_family).map(|rule| xtables::deletion(rule)).collect();
+        let lines: Vec<String> = shared
+            .borrow()
+            .iter()
+            .filter(|rule| legacy_source(rule).is_some_and(|source| is_of(family, &source)))
+            .map(|rule| xtables::deletion(rule))
+            .collect();
         xtables::restore_legacy(family, "nat", &lines)?;
     }
     Ok(())

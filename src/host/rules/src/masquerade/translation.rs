@@ -115,12 +115,12 @@ pub struct Sources<'a> {
 impl Sources<'_> {
     /// Returns the packets that are masqueraded, for a look at rules of others.
     pub(crate) fn traffic(&self) -> Vec<Traffic> {
-        let leaving = |addr: &IpNetwork| {
+        let traffic = self.addrs.iter().map(|addr| {
             let mut spared = vec![cidr::network_of(*addr)];
             spared.extend(self.translation.excluded(addr.is_ipv4()));
             Traffic::Leaving { source: addr.ip(), spared }
-        };
-        self.addrs.iter().map(leaving).collect()
+        });
+        traffic.collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Rules of both variants of iptables in one form.
 
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
+
+use ipnetwork::IpNetwork;
 
 use cnimble_cni::Error;
 use cnimble_netlink::legacy;
@@ -72,40 +73,45 @@ impl Line {
     pub(super) fn may_meet(&self, traffic: &Traffic) -> bool {
         match traffic {
             Traffic::Leaving { source, spared } => {
-                let is_spared = |end: &End| {
-                    let is_multicast = end.network.ip().is_multicast() && end.network.prefix() >= 4;
-                    let inside = |net: &&ipnetwork::IpNetwork| {
-                        net.contains(end.network.network()) && net.prefix() <= end.network.prefix()
-                    };
-                    !end.is_excluded && (is_multicast || spared.iter().any(|net| inside(&net)))
-                };
                 self.ends.source.iter().all(|end| end.allows(*source))
-                    && !self.ends.destination.iter().any(is_spared)
+                    && !self.ends.destination.iter().any(|end| is_spared(end, spared))
             }
             Traffic::Arriving { ports, .. } => ports.iter().any(|port| {
-                let address = |end: &End| match port.address {
-                    Some(ip) => end.allows(ip),
-                    None => may_be_local(end),
-                };
                 self.protocol.is_none_or(|protocol| protocol == port.protocol.number())
-                    && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port.port)))
-                    && self.ends.destination.iter().all(address)
+                    && (self.ports.is_empty() || self.has_port(port.port))
+                    && self.ends.destination.iter().all(|end| match port.address {
+                        Some(ip) => end.allows(ip),
+                        None => may_be_local(end),
+                    })
             }),
             Traffic::Packet(packet, _) => {
-                let has_port = |port: u16| self.ports.iter().any(|ports| ports.contains(&port));
                 packet.from.is_none_or(|from| self.ends.source.iter().all(|end| end.allows(from)))
                     && self.ends.destination.iter().all(|end| end.allows(packet.to))
                     && self.protocol.is_none_or(|protocol| protocol == packet.protocol)
-                    && (self.ports.is_empty() || packet.port.is_some_and(has_port))
+                    && (self.ports.is_empty() || packet.port.is_some_and(|port| self.has_port(port)))
             }
         }
     }
+
+    /// Returns whether the rule names this port of destination.
+    fn has_port(&self, port: u16) -> bool {
+        self.ports.iter().any(|ports| ports.contains(&port))
+    }
+}
+
+/// Returns whether our rules translate nothing that goes to the rule's destination: groups, or networks in `spared`.
+fn is_spared(end: &End, spared: &[IpNetwork]) -> bool {
+    let is_multicast = end.network.ip().is_multicast() && end.network.prefix() >= 4;
+    !end.is_excluded
+        && (is_multicast
+            || spared
+                .iter()
+                .any(|net| net.contains(end.network.network()) && net.prefix() <= end.network.prefix()))
 }
 
 /// Returns whether some address of the host can match the rule's destination. A group can't.
 fn may_be_local(end: &End) -> bool {
-    let is_group = |ip: IpAddr| ip.is_multicast();
-    end.is_excluded || !is_group(end.network.ip())
+    end.is_excluded || !end.network.ip().is_multicast()
 }
 
 /// Returns the rules of a chain of the nf_tables variant, or `None` if it has more than [`LONGEST`].

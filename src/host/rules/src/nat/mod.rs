@@ -42,11 +42,11 @@ pub struct Port {
 /// The hook at which a packet gets its translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// For the destination of a packet that arrives.
+    /// The hook for the destination of a packet that arrives.
     Prerouting,
-    /// For the destination of a packet that the host sends.
+    /// The hook for the destination of a packet that the host sends.
     Output,
-    /// For the source of any packet that leaves.
+    /// The hook for the source of any packet that leaves.
     Postrouting,
 }
 
@@ -173,7 +173,7 @@ pub(super) fn passed_over(what: &str, rule: &Decision) -> Error {
 
 /// Returns the first rule that may exempt some of the packets from translation. Looks at the nf_tables variant first.
 pub(super) fn exempting(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decision>, Error> {
-    first(nft, &mut Tables::default(), traffic, false, |effect| matches!(effect, Effect::Exempts(_)))
+    find_first(nft, &mut Tables::default(), traffic, false, |effect| matches!(effect, Effect::Exempts(_)))
 }
 
 /// Returns the first rule that may decide about some of the packets: it exempts them, or translates them before a rule
@@ -183,7 +183,7 @@ pub(super) fn exempting(nft: &mut Nft, traffic: &Traffic) -> Result<Option<Decis
 /// # Errors
 /// Fails if the tables can't be read.
 pub fn deciding(nft: &mut Nft, tables: &mut Tables, traffic: &Traffic) -> Result<Option<Decision>, Error> {
-    first(
+    find_first(
         nft,
         tables,
         traffic,
@@ -193,7 +193,7 @@ pub fn deciding(nft: &mut Nft, tables: &mut Tables, traffic: &Traffic) -> Result
 }
 
 /// Returns the first decision whose effect is wanted. Only `with_translations` are Docker's chains read.
-fn first(
+fn find_first(
     nft: &mut Nft,
     tables: &mut Tables,
     traffic: &Traffic,

@@ -130,6 +130,18 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Returns the effect of a rule of a chain, or with `None` of a chain that is not read.
+    fn decision(&self, chain: &str, line: Option<&Line>, effect: Effect) -> Decision {
+        Decision {
+            variant: self.variant,
+            family: self.traffic.family(),
+            chain: chain.to_owned(),
+            number: line.map_or(0, |line| line.number),
+            comment: line.map(|line| line.comment.clone()).unwrap_or_default(),
+            effect,
+        }
+    }
+
     fn chain(
         &mut self,
         name: &str,
@@ -139,19 +151,10 @@ impl<'a> Walk<'a> {
         if !self.seen.insert(name.to_owned()) {
             return Ok(None);
         }
-        let decision =
-            |line: Option<&Line>, chain: &str, variant: Variant, traffic: &Traffic, effect| Decision {
-                variant,
-                family: traffic.family(),
-                chain: chain.to_owned(),
-                number: line.map_or(0, |line| line.number),
-                comment: line.map(|line| line.comment.clone()).unwrap_or_default(),
-                effect,
-            };
         let read = if self.seen.len() > CHAINS { None } else { self.lines(name)? };
         let Some(lines) = read else {
             let unread = Effect::Exempts("(there are too many to read)");
-            let found = decision(None, name, self.variant, self.traffic, unread);
+            let found = self.decision(name, None, unread);
             return Ok(wanted(&found).then_some(found));
         };
         for line in lines.iter().filter(|line| line.may_meet(self.traffic)) {
@@ -165,7 +168,7 @@ impl<'a> Walk<'a> {
                 _ => None,
             };
             if let Some(effect) = effect {
-                let found = decision(Some(line), name, self.variant, self.traffic, effect);
+                let found = self.decision(name, Some(line), effect);
                 if wanted(&found) {
                     return Ok(Some(found));
                 }

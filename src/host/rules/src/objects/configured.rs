@@ -22,21 +22,23 @@ pub const PUBLISHING: &str = "portmap";
 pub fn settings(list: &NetworkList) -> Settings {
     let mut settings = Settings::default();
     for plugin in &list.plugins {
-        let text = |key: &str| {
-            let text = json::get(&plugin.document, key).and_then(Value::as_str);
-            text.filter(|text| !text.is_empty()).map(str::to_owned)
-        };
         match plugin.plugin_type.as_str() {
             PUBLISHING => {
                 let bit = json::get(&plugin.document, "markMasqBit").and_then(Value::as_u64);
-                settings.portmap_backend = text("backend");
+                settings.portmap_backend = read_text(&plugin.document, "backend");
                 settings.mark_bit = bit.and_then(|bit| u8::try_from(bit).ok()).filter(|bit| *bit < 32);
             }
-            ACCEPTING => settings.admin_chain = text("iptablesAdminChainName"),
+            ACCEPTING => settings.admin_chain = read_text(&plugin.document, "iptablesAdminChainName"),
             _ => {}
         }
     }
     settings
+}
+
+/// Returns the text of a key. Returns `None` if it is empty, missing or no text.
+fn read_text(document: &Value, key: &str) -> Option<String> {
+    let text = json::get(document, key).and_then(Value::as_str);
+    text.filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 /// Returns whether packets of the network's pods pass the rules of the host's namespace.
@@ -61,8 +63,10 @@ pub fn translated(list: &NetworkList, addrs: &[IpNetwork], ports: &[PortMapping]
 
 /// Returns whether portmap of this network lets published ports pass (`acceptPublished`).
 pub fn accepts_published(list: &NetworkList) -> bool {
-    let accepts = |document| json::get(document, "acceptPublished").and_then(Value::as_bool) == Some(true);
-    list.plugins.iter().any(|plugin| plugin.plugin_type == PUBLISHING && accepts(&plugin.document))
+    list.plugins.iter().any(|plugin| {
+        plugin.plugin_type == PUBLISHING
+            && json::get(&plugin.document, "acceptPublished").and_then(Value::as_bool) == Some(true)
+    })
 }
 
 /// Returns whether packets of the network's pods are forwarded, and no plugin of the network accepts them. Then rules

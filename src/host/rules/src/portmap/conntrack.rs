@@ -10,10 +10,10 @@ use std::net::IpAddr;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::conntrack::{self, Families, Flow};
 
-use super::{Forward, Mapping, Protocol};
+use super::{Forward, Protocol};
 use crate::elements::Placed;
 
-/// Where a published port leads in the pod.
+/// The port of a pod to which a published port leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Target {
     /// The number of the protocol.
@@ -52,10 +52,11 @@ pub(super) fn before(forward: &Forward) {
     let ports: HashSet<(u8, u16, Option<IpAddr>)> =
         listed.map(|mapping| (mapping.protocol.number(), mapping.host_port, mapping.address())).collect();
     flush(&targets, |flow| {
-        let is_mapped = |to| ports.contains(&(flow.protocol, flow.port, to));
         let here = flow.destination.is_loopback()
             || local.as_ref().is_none_or(|local| local.contains(&flow.destination));
-        let mapped = is_mapped(None) || is_mapped(Some(flow.destination));
+        let mapped = [None, Some(flow.destination)]
+            .into_iter()
+            .any(|destination| ports.contains(&(flow.protocol, flow.port, destination)));
         mapped && here && !targets.contains(&Target::of(flow))
     });
 }
@@ -72,13 +73,13 @@ pub(super) fn after(targets: Vec<Target>) {
 /// Returns the targets of all mappings of UDP and SCTP.
 pub(super) fn targets(forward: &Forward) -> Vec<Target> {
     let all = forward.targets().filter(|(mapping, _)| keeps_its_ports(mapping.protocol));
-    let target = |(mapping, pod): (&Mapping, &ipnetwork::IpNetwork)| Target {
+    let targets = all.map(|(mapping, pod)| Target {
         protocol: mapping.protocol.number(),
         host_port: mapping.host_port,
         pod: pod.ip(),
         container_port: mapping.container_port,
-    };
-    all.map(target).collect()
+    });
+    targets.collect()
 }
 
 /// Returns the targets in elements of nf_tables maps, of UDP and SCTP alone. Other elements are skipped.

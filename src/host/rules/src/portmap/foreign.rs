@@ -98,6 +98,11 @@ fn remove(nft: &mut Nft, holder: &Holder) -> Result<(), Error> {
     reference::remove_legacy(&owner)
 }
 
+/// Returns whether a table is among those of nf_tables.
+fn has_table(tables: &[(Family, String)], family: Family, name: &str) -> bool {
+    tables.iter().any(|(of, table)| *of == family && table == name)
+}
+
 /// Returns the first rule of another container that takes a wanted port. Notes in `has_own` whether the owner's
 /// container has rules; after a find the rest is not read.
 fn find(
@@ -113,12 +118,11 @@ fn find(
         if wanted.is_empty() {
             continue;
         }
-        let has = |name: &str| nf_tables.iter().any(|table| *table == (family, name.to_owned()));
         let mut found = None;
-        if has("nat") {
+        if has_table(&nf_tables, family, "nat") {
             found = in_chains(nft, owner, family, &wanted, has_own)?;
         }
-        if found.is_none() && has(reference::GO_TABLE) {
+        if found.is_none() && has_table(&nf_tables, family, reference::GO_TABLE) {
             found = in_go_table(nft, owner, Table::new(family, reference::GO_TABLE), &wanted, has_own)?;
         }
         if found.is_none() {

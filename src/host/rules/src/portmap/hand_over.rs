@@ -28,25 +28,29 @@ pub(crate) fn read(elements: &[&Placed], mark_bit: u8) -> Vec<Forward> {
         let Some(protocol) = Protocol::numbered(protocol) else { continue };
         pods.entry(ip).or_default().push(Mapping { protocol, host_ip, host_port, container_port });
     }
-    let of_pod = |(ip, mut mappings): (IpAddr, Vec<Mapping>)| {
-        // A mapping of one address of the host comes first, as in the rules over the maps.
-        mappings.sort_by_key(|mapping| (mapping.host_ip.is_none(), mapping.protocol, mapping.host_port));
-        let at_ip = |placed: &&Placed| placed.element.key.as_ip() == Some(ip) && !has_ports(&placed.set);
-        let masq_all = elements.iter().copied().filter(at_ip).any(|placed| is_all(&placed.set));
-        let network = elements.iter().copied().filter(at_ip).find_map(|placed| hairpin_network(&placed.set));
-        let prefix = network.map_or(if ip.is_ipv4() { 32 } else { 128 }, |network| network.prefix());
-        Some(Forward {
-            mappings,
-            addrs: vec![IpNetwork::new(ip, prefix).ok()?],
-            snat: masq_all || network.is_some(),
-            masq_all,
-            mark_bit,
-            external_mark_chain: None,
-            conditions_v4: Vec::new(),
-            conditions_v6: Vec::new(),
-        })
-    };
-    pods.into_iter().filter_map(of_pod).collect()
+    pods.into_iter().filter_map(|(ip, mappings)| forward_of(ip, mappings, elements, mark_bit)).collect()
+}
+
+/// Returns the mappings to one address of a pod, with what `elements` tell of the address. Returns `None` if the prefix
+/// length of an element does not fit the address.
+fn forward_of(ip: IpAddr, mut mappings: Vec<Mapping>, elements: &[&Placed], mark_bit: u8) -> Option<Forward> {
+    // A mapping of one address of the host comes first, as in the rules over the maps.
+    mappings.sort_by_key(|mapping| (mapping.host_ip.is_none(), mapping.protocol, mapping.host_port));
+    let mut at_ip =
+        elements.iter().filter(|placed| placed.element.key.as_ip() == Some(ip) && !has_ports(&placed.set));
+    let masq_all = at_ip.clone().any(|placed| is_all(&placed.set));
+    let network = at_ip.find_map(|placed| hairpin_network(&placed.set));
+    let prefix = network.map_or(if ip.is_ipv4() { 32 } else { 128 }, |network| network.prefix());
+    Some(Forward {
+        mappings,
+        addrs: vec![IpNetwork::new(ip, prefix).ok()?],
+        snat: masq_all || network.is_some(),
+        masq_all,
+        mark_bit,
+        external_mark_chain: None,
+        conditions_v4: Vec::new(),
+        conditions_v6: Vec::new(),
+    })
 }
 
 /// Returns whether a mapping has conditions. They are in the language of the `nft` command, so iptables can't take
@@ -65,9 +69,9 @@ pub(crate) fn lines(
     saved: &[String],
 ) -> Result<Vec<String>, Error> {
     let targets = pods.iter().flat_map(|(owner, forwards)| {
-        let of_family = |pod: &IpNetwork| pod.is_ipv4() == (family == Family::Ipv4);
         forwards.iter().flat_map(move |forward| {
-            forward.addrs.iter().filter(move |pod| of_family(pod)).map(move |pod| (*owner, forward, pod))
+            let of_family = forward.addrs.iter().filter(move |pod| pod.is_ipv4() == (family == Family::Ipv4));
+            of_family.map(move |pod| (*owner, forward, pod))
         })
     });
     let targets: Vec<(&Owner, &Forward, &IpNetwork)> = targets.collect();
@@ -79,10 +83,10 @@ pub(crate) fn lines(
     iptables::shared(
         &mut lines,
         marks.map(|(_, forward, _)| forward.mark_bit),
-        &Shared::look(nft, family, Variant::Usual)?,
+        &Shared::read(nft, family, Variant::Usual)?,
     );
     // A container has one chain for all of its interfaces in the network.
-    for chain in targets.iter().map(|(owner, ..)| DNAT.of(owner)).collect::<BTreeSet<_>>() {
+    for chain in targets.iter().map(|(owner, ..)| DNAT.name_of(owner)).collect::<BTreeSet<_>>() {
         let jumps = saved.iter().filter(|rule| jumps_to(rule, DNAT.parent, &chain));
         lines.extend(jumps.map(|rule| deletion(rule)));
         lines.push(format!(":{chain} - [0:0]"));

@@ -15,7 +15,7 @@ use super::{Forward, Protocol, foreign, reference};
 use crate::command;
 use crate::go_chains::DNAT;
 use crate::undo::undone;
-use crate::xtables::{self, Variant, in_chain, jumps_to, nat};
+use crate::xtables::{self, Variant, in_chain, nat};
 
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQ: &str = "CNI-HOSTPORT-MASQ";
@@ -64,14 +64,14 @@ fn add_pod(
     variant: Variant,
 ) -> Result<(), Error> {
     let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-    let mut present = Shared::look(nft, family, variant)?;
+    let mut present = Shared::read(nft, family, variant)?;
     loop {
         let input = input(owner, forward, pod, &present);
         let restored = command::run(&variant.command(family, "restore"), &["--noflush", "--wait"], &input);
         let Err(err) = restored else { return Ok(()) };
         // Only a shared chain that was missing before and exists now explains the failure by a concurrent ADD.
         let had_chain = present.dnat;
-        present = Shared::look(nft, family, variant)?;
+        present = Shared::read(nft, family, variant)?;
         if had_chain || !present.dnat {
             return Err(err);
         }
@@ -92,31 +92,27 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Looks at the tables `nat` and `mangle` of one variant: by netlink, or for the legacy variant by `iptables-save`.
-    pub(super) fn look(nft: &mut Nft, family: Family, variant: Variant) -> Result<Self, Error> {
+    pub(super) fn read(nft: &mut Nft, family: Family, variant: Variant) -> Result<Self, Error> {
         let is_legacy = variant == Variant::Legacy || xtables::is_legacy(&variant.command(family, "restore"));
         if !is_legacy {
             let rules = nft.rules(nat(family), None)?;
-            let leads = |from: &str, to: &str| {
-                rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
-            };
             let guard = nft.rules(Table::new(family, "mangle"), Some("PREROUTING"))?;
             return Ok(Shared {
                 dnat: nft.has_chain(nat(family).chain(DNAT.parent))?,
-                prerouting: leads("PREROUTING", DNAT.parent),
-                output: leads("OUTPUT", DNAT.parent),
-                postrouting: leads("POSTROUTING", MASQ),
+                prerouting: reference::has_jump(&rules, "PREROUTING", DNAT.parent),
+                output: reference::has_jump(&rules, "OUTPUT", DNAT.parent),
+                postrouting: reference::has_jump(&rules, "POSTROUTING", MASQ),
                 guard: guard.iter().any(|rule| rule.target().as_deref() == Some(GUARD)),
             });
         }
         let saved = xtables::legacy_table(family, "nat")?.unwrap_or_default();
         let rules = xtables::rules_in(&saved);
-        let leads = |from: &str, to: &str| rules.iter().any(|rule| jumps_to(rule, from, to));
         let dnat = format!(":{} ", DNAT.parent);
         Ok(Shared {
             dnat: saved.lines().any(|line| line.starts_with(&dnat)),
-            prerouting: leads("PREROUTING", DNAT.parent),
-            output: leads("OUTPUT", DNAT.parent),
-            postrouting: leads("POSTROUTING", MASQ),
+            prerouting: reference::has_legacy_jump(&rules, "PREROUTING", DNAT.parent),
+            output: reference::has_legacy_jump(&rules, "OUTPUT", DNAT.parent),
+            postrouting: reference::has_legacy_jump(&rules, "POSTROUTING", MASQ),
             guard: xtables::legacy_rules_of(family, "mangle")?
                 .unwrap_or_default()
                 .iter()
@@ -151,7 +147,7 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) ->
     lines.push("*nat".to_owned());
     let marks = forward.snat && forward.external_mark_chain.is_none();
     shared(&mut lines, marks.then_some(forward.mark_bit), present);
-    lines.push(format!(":{} - [0:0]", DNAT.of(owner)));
+    lines.push(format!(":{} - [0:0]", DNAT.name_of(owner)));
     container(&mut lines, owner, forward, pod);
     lines.push("COMMIT\n".to_owned());
     lines.join("\n")
@@ -186,7 +182,7 @@ pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared
 /// Adds the rules of the container's own chain and the jumps to it, for one address of the pod. The chain must exist.
 pub(super) fn container(lines: &mut Vec<String>, owner: &Owner, forward: &Forward, pod: &IpNetwork) {
     let Owner { network, attachment } = owner;
-    let chain = DNAT.of(owner);
+    let chain = DNAT.name_of(owner);
     let comment = quoted(&reference::comment(network, &attachment.container_id));
     let conditions = if pod.is_ipv4() { &forward.conditions_v4 } else { &forward.conditions_v6 };
     let conditions: String = conditions.iter().map(|argument| format!(" {}", quoted(argument))).collect();

@@ -7,6 +7,11 @@ use cnimble_netlink::listeners::{Listener, listeners};
 
 use super::{Forward, Mapping, Protocol};
 
+/// Returns the mappings of one protocol, each with each of the pod's addresses that it leads to.
+fn targets_of(forward: &Forward, protocol: Protocol) -> impl Iterator<Item = (&Mapping, &IpNetwork)> {
+    forward.targets().filter(move |(mapping, _)| mapping.protocol == protocol)
+}
+
 /// Returns the sockets of the host that get no new connections, because their port leads to a pod: at most one for each
 /// mapping.
 ///
@@ -15,11 +20,10 @@ use super::{Forward, Mapping, Protocol};
 pub fn shadowed(forward: &Forward) -> cnimble_netlink::Result<Vec<(Mapping, Listener)>> {
     let mut found: Vec<(Mapping, Listener)> = Vec::new();
     for protocol in Protocol::ALL {
-        let targets = || forward.targets().filter(|(mapping, _)| mapping.protocol == protocol);
-        let Some((first, _)) = targets().next() else { continue };
-        let alone = targets().all(|(mapping, _)| mapping.host_port == first.host_port);
+        let Some((first, _)) = targets_of(forward, protocol).next() else { continue };
+        let alone = targets_of(forward, protocol).all(|(mapping, _)| mapping.host_port == first.host_port);
         let open = listeners(protocol.number(), alone.then_some(first.host_port))?;
-        for (mapping, pod) in targets() {
+        for (mapping, pod) in targets_of(forward, protocol) {
             if let Some(listener) = open.iter().find(|of| mapping.shadows(of, pod.is_ipv4()))
                 && found.iter().all(|(other, _)| other != mapping)
             {

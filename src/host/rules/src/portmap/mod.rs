@@ -72,9 +72,8 @@ impl Mapping {
     /// Returns whether both publish the same port on the same address, or both on all addresses of a family. A mapping
     /// of one address does not collide with one of all addresses, because the former takes its packets first.
     pub fn collides_with(&self, other: &Mapping) -> bool {
-        let family = |ip: Option<IpAddr>| ip.map(|ip| ip.is_ipv4());
-        let same_family = match (family(self.host_ip), family(other.host_ip)) {
-            (Some(one), Some(two)) => one == two,
+        let same_family = match (self.host_ip, other.host_ip) {
+            (Some(one), Some(two)) => one.is_ipv4() == two.is_ipv4(),
             _ => true,
         };
         self.place() == other.place() && same_family
@@ -133,7 +132,7 @@ pub struct Forward {
     /// More matches for the IPv4 rules (`conditionsV4`). Each backend's own command must understand them: `nft` or
     /// `iptables`.
     pub conditions_v4: Vec<String>,
-    /// The same for the IPv6 rules (`conditionsV6`).
+    /// More matches for the IPv6 rules (`conditionsV6`), like [`conditions_v4`](Self::conditions_v4).
     pub conditions_v6: Vec<String>,
 }
 
@@ -155,23 +154,28 @@ impl Forward {
 
     /// Returns the packets that the mappings take, for a look at rules of others: at most one entry for each family.
     pub(super) fn traffic(&self) -> Vec<Traffic> {
-        let arriving = |is_ipv4: bool| {
+        let mut traffic = Vec::new();
+        for is_ipv4 in [true, false] {
             let targets = self.targets().filter(|(_, pod)| pod.is_ipv4() == is_ipv4);
-            let port = |mapping: &Mapping| Port {
-                protocol: mapping.protocol,
-                port: mapping.host_port,
-                address: mapping.address(),
-            };
-            Traffic::Arriving { is_ipv4, ports: targets.map(|(mapping, _)| port(mapping)).collect() }
-        };
-        let has_ports = |of: &Traffic| matches!(of, Traffic::Arriving { ports, .. } if !ports.is_empty());
-        [true, false].map(arriving).into_iter().filter(has_ports).collect()
+            let ports: Vec<Port> = targets
+                .map(|(mapping, _)| Port {
+                    protocol: mapping.protocol,
+                    port: mapping.host_port,
+                    address: mapping.address(),
+                })
+                .collect();
+            if !ports.is_empty() {
+                traffic.push(Traffic::Arriving { is_ipv4, ports });
+            }
+        }
+        traffic
     }
 
     /// Returns the pod's IPv4 address if one of its ports must be reachable by 127.0.0.1.
     fn localhost(&self) -> Option<IpAddr> {
-        let reaches = |mapping: &Mapping| mapping.address().is_none_or(|ip| ip.is_loopback());
-        let mut targets = self.targets().filter(|(mapping, pod)| pod.is_ipv4() && reaches(mapping));
+        let mut targets = self.targets().filter(|(mapping, pod)| {
+            pod.is_ipv4() && mapping.address().is_none_or(|host| host.is_loopback())
+        });
         targets.next().filter(|_| self.snat).map(|(_, pod)| pod.ip())
     }
 }
@@ -218,9 +222,8 @@ pub fn add(
         (None, _) => Ok(()),
         // If the part is new, a flush of the ruleset may have removed the notes with the former part.
         (Some(pod), Made::Nftables(changes)) => {
-            let note = |link: &str| Ok(nftables::note_link(nft, link)?);
             let notes = if changes.made_part { Notes::Lost } else { Notes::Kept };
-            localnet::open(pod, notes, note, &mut link)
+            localnet::open(pod, notes, |link| Ok(nftables::note_link(nft, link)?), &mut link)
         }
         // The guard in iptables is never removed, so the switch may stay on, too.
         (Some(pod), Made::Iptables(_)) => localnet::open_for_good(pod),

@@ -94,7 +94,7 @@ fn is_go_rule(rule: &Rule, container_id: &str) -> bool {
 /// Removes the container's chains and the jumps to them from the legacy variant.
 pub(super) fn remove_legacy(owner: &Owner) -> Result<(), Error> {
     for chains in OWN {
-        xtables::remove_legacy_chain(chains.parent, &chains.of(owner))?;
+        xtables::remove_legacy_chain(chains.parent, &chains.name_of(owner))?;
     }
     Ok(())
 }
@@ -135,21 +135,39 @@ fn reached<'a>(rules: &'a [Rule], from: &'a str) -> BTreeSet<&'a str> {
 
 /// Returns whether a rule sends the mapping's port of the host to the pod's address and port.
 fn leads_to(rule: &Rule, mapping: &Mapping, pod: &IpNetwork) -> bool {
-    let compares = |value: &[u8]| rule.constants().any(|constant| constant == value);
-    let loads = |value: &[u8]| rule.immediates().any(|immediate| immediate == value);
     rule.has("nat")
-        && compares(&[mapping.protocol.number()])
-        && compares(&mapping.host_port.to_be_bytes())
-        && mapping.address().is_none_or(|host| compares(&octets(host)))
-        && loads(&octets(pod.ip()))
-        && loads(&mapping.container_port.to_be_bytes())
+        && compares(rule, &[mapping.protocol.number()])
+        && compares(rule, &mapping.host_port.to_be_bytes())
+        && mapping.address().is_none_or(|host| compares(rule, &octets(host)))
+        && loads(rule, &octets(pod.ip()))
+        && loads(rule, &mapping.container_port.to_be_bytes())
+}
+
+/// Returns whether a rule compares something with this value.
+fn compares(rule: &Rule, value: &[u8]) -> bool {
+    rule.constants().any(|constant| constant == value)
+}
+
+/// Returns whether a rule loads this value, as for a new destination.
+fn loads(rule: &Rule, value: &[u8]) -> bool {
+    rule.immediates().any(|immediate| immediate == value)
+}
+
+/// Returns whether a rule of the chain `from` jumps to the chain `to`.
+pub(super) fn has_jump(rules: &[Rule], from: &str, to: &str) -> bool {
+    rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
+}
+
+/// Returns whether a saved rule of the chain `from` jumps to the chain `to`.
+pub(super) fn has_legacy_jump(rules: &[String], from: &str, to: &str) -> bool {
+    rules.iter().any(|rule| jumps_to(rule, from, to))
 }
 
 /// Returns whether the Go plugins or our iptables backend map these ports. In iptables both hooks must lead to the
 /// container's chain, with at least as many DNAT rules as there are mappings. The contents of these rules are not
 /// compared.
 pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<bool, Error> {
-    let chain = go_chains::DNAT.of(owner);
+    let chain = go_chains::DNAT.name_of(owner);
     for pod in &forward.addrs {
         let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
         let count = forward.targets().filter(|(_, used)| *used == pod).count();
@@ -158,11 +176,11 @@ pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Resu
         }
         if nft.is_supported()? {
             let rules = nft.rules(nat(family), None)?;
-            let leads = |from: &str, to: &str| {
-                rules.iter().any(|rule| rule.chain == from && rule.target().as_deref() == Some(to))
-            };
             let dnats = rules.iter().filter(|rule| rule.chain == chain && rule.target().is_none()).count();
-            if leads("PREROUTING", DNAT) && leads("OUTPUT", DNAT) && leads(DNAT, &chain) && dnats >= count {
+            if ["PREROUTING", "OUTPUT"].into_iter().all(|hook| has_jump(&rules, hook, DNAT))
+                && has_jump(&rules, DNAT, &chain)
+                && dnats >= count
+            {
                 continue;
             }
             if go_maps(nft, Table::new(family, GO_TABLE), owner, forward, pod)? {
@@ -170,9 +188,11 @@ pub(super) fn is_mapped(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Resu
             }
         }
         let rules = legacy_rules(family)?.unwrap_or_default();
-        let leads = |from: &str, to: &str| rules.iter().any(|rule| jumps_to(rule, from, to));
         let dnats = rules.iter().filter(|rule| in_chain(rule, &chain) && rule.contains(" -j DNAT ")).count();
-        if !(leads("PREROUTING", DNAT) && leads("OUTPUT", DNAT) && leads(DNAT, &chain) && dnats >= count) {
+        let is_mapped = ["PREROUTING", "OUTPUT"].into_iter().all(|hook| has_legacy_jump(&rules, hook, DNAT))
+            && has_legacy_jump(&rules, DNAT, &chain)
+            && dnats >= count;
+        if !is_mapped {
             return Ok(false);
         }
     }

@@ -14,7 +14,7 @@ use crate::portmap::reference as portmap;
 use crate::reference_spoof;
 use crate::xtables::{self, FAMILIES, in_chain, legacy_rules, legacy_rules_of, nat};
 
-/// Where a trace is, as far as its removal needs it.
+/// The place of a trace, as far as its removal needs it.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     /// A container's chain in the table `nat` of iptables, with the jumps of `parent` to it.
@@ -84,13 +84,13 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
             hostports(nft, family, traces)?;
             let filter = Table::new(family, "filter");
             for rule in nft.rules(filter, Some(forward::table::PODS))? {
-                forwarded.note(&rule.comment, addresses(&rule, family));
+                forwarded.add(&rule.comment, addresses(&rule, family));
             }
         }
         traces.extend(legacy_chains(family, &legacy_rules(family)?.unwrap_or_default()));
         let rules = legacy_rules_of(family, "filter")?.unwrap_or_default();
         for rule in rules.iter().filter(|rule| in_chain(rule, forward::table::PODS)) {
-            forwarded.note(published::comment(rule).unwrap_or_default(), sources(rule));
+            forwarded.add(published::comment(rule).unwrap_or_default(), sources(rule));
         }
     }
     traces.extend(forwarded.traces());
@@ -127,7 +127,7 @@ struct Forwarded {
 
 impl Forwarded {
     /// Adds one rule with its comment and addresses.
-    fn note(&mut self, comment: &str, addrs: Vec<IpAddr>) {
+    fn add(&mut self, comment: &str, addrs: Vec<IpAddr>) {
         match super::tag(comment) {
             None => self.addrs.extend(addrs),
             Some(_) => self.published.entry(comment.to_owned()).or_default().extend(addrs),
@@ -136,20 +136,8 @@ impl Forwarded {
 
     /// Returns one trace for each address, and one for each comment.
     fn traces(self) -> impl Iterator<Item = Trace> {
-        let chain = forward::table::PODS;
-        let by_address = move |ip: IpAddr| {
-            let what = format!("rules for {ip} in iptables' chain {chain}");
-            Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) }
-        };
-        let of_ports = move |(comment, addrs): (String, BTreeSet<IpAddr>)| {
-            let addrs: Vec<IpAddr> = addrs.into_iter().collect();
-            let texts: Vec<String> = addrs.iter().map(ToString::to_string).collect();
-            let to = texts.join(" and ");
-            let what = format!("rules for published ports of {to} in iptables' chain {chain}");
-            let named = Named::Comment(comment.clone());
-            Trace { what, named, addrs, place: of(Place::Published { comment }) }
-        };
-        self.addrs.into_iter().map(by_address).chain(self.published.into_iter().map(of_ports))
+        let by_address = self.addrs.into_iter().map(trace_address);
+        by_address.chain(self.published.into_iter().map(|(comment, addrs)| trace_ports(comment, addrs)))
     }
 }
 
@@ -192,6 +180,22 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
         .collect()
 }
 
+/// Returns the trace of an address that the plugin firewall lets pass.
+fn trace_address(ip: IpAddr) -> Trace {
+    let what = format!("rules for {ip} in iptables' chain {}", forward::table::PODS);
+    Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) }
+}
+
+/// Returns the trace of our rules with this comment, which let published ports of the addresses pass.
+fn trace_ports(comment: String, addrs: BTreeSet<IpAddr>) -> Trace {
+    let addrs: Vec<IpAddr> = addrs.into_iter().collect();
+    let texts: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+    let to = texts.join(" and ");
+    let what = format!("rules for published ports of {to} in iptables' chain {}", forward::table::PODS);
+    let named = Named::Comment(comment.clone());
+    Trace { what, named, addrs, place: of(Place::Published { comment }) }
+}
+
 /// Returns the masquerading chains that have rules and no jump to them. The plugin first fills such a chain, and may be
 /// killed before it adds the jump. A rule has its chain, its target and its comment. The addresses in it are no pod's.
 fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> {
@@ -200,13 +204,13 @@ fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> 
     let found: BTreeMap<&str, (String, String)> =
         filled.filter_map(|(chain, _, comment)| Some((*chain, names(comment)?))).collect();
     let version = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
-    let trace = |(chain, (network, id)): (&str, _)| Trace {
+    let traces = found.into_iter().map(|(chain, (network, id))| Trace {
         what: format!("chain {chain} in {version}' table nat, which nothing leads to"),
         named: Named::Container { network: Some(network), id },
         addrs: Vec::new(),
         place: of(Place::Unused { family, chain: chain.to_owned() }),
-    };
-    found.into_iter().map(trace).collect()
+    });
+    traces.collect()
 }
 
 fn names(comment: &str) -> Option<(String, String)> {

@@ -5,7 +5,7 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute};
 use rtnetlink::{LinkBridge, LinkMessageBuilder};
 
 use crate::Request;
-use crate::link::{Mac, new_link, with};
+use crate::link::{Mac, new_link, set_some};
 use crate::request::Mode;
 
 /// A bridge to make.
@@ -26,9 +26,9 @@ pub struct NewBridge<'a> {
 /// `ip link add NAME type bridge`, down. Use with [`Netlink::create_link`](crate::Netlink::create_link).
 pub fn add_bridge(bridge: &NewBridge<'_>) -> Request {
     let message = LinkBridge::new(bridge.name).down().address(bridge.mac.to_vec());
-    let message = with(message, bridge.mtu, LinkMessageBuilder::mtu);
+    let message = set_some(message, bridge.mtu, LinkMessageBuilder::mtu);
     let message =
-        with(message, bridge.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
+        set_some(message, bridge.group.map(LinkAttribute::Group), LinkMessageBuilder::append_extra_attribute);
     let message = if bridge.vlan_filtering { message.vlan_filtering(true) } else { message };
     new_link("bridge", &[bridge.name], message)
 }

@@ -8,7 +8,7 @@ use crate::uapi::if_link::{
     IFLA_MACVLAN_BC_QUEUE_LEN, IFLA_MACVLAN_MODE, MACVLAN_MODE_BRIDGE, MACVLAN_MODE_PASSTHRU,
     MACVLAN_MODE_PRIVATE, MACVLAN_MODE_VEPA,
 };
-use crate::wire::{Attributes, Malformed, u32_ne};
+use crate::wire::{Attributes, Malformed};
 
 pub(super) const NAME: &str = "macvlan";
 
@@ -74,8 +74,8 @@ impl Macvlan {
 
 /// Reads the settings of a macvlan. `None` for a mode that isn't known here.
 pub(super) fn read(data: Attributes<'_>) -> Result<Option<Macvlan>, Malformed> {
-    let number = |attribute| Ok(data.find(attribute)?.and_then(|value| u32_ne(value, 0)));
-    let (number, bcqueuelen) = (number(IFLA_MACVLAN_MODE)?, number(IFLA_MACVLAN_BC_QUEUE_LEN)?);
+    let number = data.find_u32(IFLA_MACVLAN_MODE)?;
+    let bcqueuelen = data.find_u32(IFLA_MACVLAN_BC_QUEUE_LEN)?;
     let mode = MacvlanMode::ALL.into_iter().find(|mode| Some(*mode as u32) == number);
     Ok(mode.map(|mode| Macvlan { mode, bcqueuelen }))
 }

@@ -12,7 +12,7 @@ use crate::uapi::if_link::{IFLA_TUN_GROUP, IFLA_TUN_MULTI_QUEUE, IFLA_TUN_OWNER,
 use crate::uapi::if_tun::{
     IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN_EXCL, TUNSETGROUP, TUNSETIFF, TUNSETOWNER, TUNSETPERSIST,
 };
-use crate::wire::{Attributes, Parsed, u8_at, u32_ne};
+use crate::wire::{Attributes, Parsed};
 use crate::{Error, Result};
 
 pub(super) const NAME: &str = "tun";
@@ -43,20 +43,21 @@ impl fmt::Display for TapSettings {
 impl TapSettings {
     /// Whether a tap with the settings `now` has these. An owner or group that isn't wanted makes no difference.
     pub(super) fn is_met_by(self, now: TapSettings) -> bool {
-        let allows = |wanted: Option<u32>, now| wanted.is_none() || wanted == now;
-        allows(self.owner, now.owner) && allows(self.group, now.group) && self.multi_queue == now.multi_queue
+        (self.owner.is_none() || self.owner == now.owner)
+            && (self.group.is_none() || self.group == now.group)
+            && self.multi_queue == now.multi_queue
     }
 }
 
 /// Reads the settings of a tap. `None` for a tun device, which has the same kind.
 pub(super) fn read(data: Attributes<'_>) -> Parsed<Option<TapSettings>> {
-    let number = |attribute| Ok(data.find(attribute)?.and_then(|id| u32_ne(id, 0)));
-    let flag = |attribute| Ok(data.find(attribute)?.and_then(|value| u8_at(value, 0)));
-    Ok((flag(IFLA_TUN_TYPE)? == Some(IFF_TAP as u8)).then_some(TapSettings {
-        owner: number(IFLA_TUN_OWNER)?,
-        group: number(IFLA_TUN_GROUP)?,
-        multi_queue: flag(IFLA_TUN_MULTI_QUEUE)? == Some(1),
-    }))
+    let is_tap = data.find_u8(IFLA_TUN_TYPE)? == Some(IFF_TAP as u8);
+    let settings = TapSettings {
+        owner: data.find_u32(IFLA_TUN_OWNER)?,
+        group: data.find_u32(IFLA_TUN_GROUP)?,
+        multi_queue: data.find_u8(IFLA_TUN_MULTI_QUEUE)? == Some(1),
+    };
+    Ok(is_tap.then_some(settings))
 }
 
 /// A tap that is removed when this is dropped, unless it is [kept](Tap::keep).
@@ -109,8 +110,9 @@ impl Tap {
     fn set(&self, request: u32, value: u32, word: &str) -> Result<()> {
         // SAFETY: the descriptor is open, and these requests take a number.
         let done = unsafe { libc::ioctl(self.device.as_raw_fd(), request as _, libc::c_ulong::from(value)) };
-        let what = || format!("set tap {} {word} {value}", self.name);
-        Errno::result(done).map(drop).map_err(|errno| Error::new(what(), errno))
+        Errno::result(done)
+            .map(drop)
+            .map_err(|errno| Error::new(format!("set tap {} {word} {value}", self.name), errno))
     }
 }
 

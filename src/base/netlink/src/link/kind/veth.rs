@@ -6,7 +6,7 @@ use netlink_packet_route::link::{InfoData, InfoVeth, LinkAttribute};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::Request;
-use crate::link::{Mac, new_link, with};
+use crate::link::{Mac, new_link, set_some};
 
 /// A veth pair to make: one end here, the other born in another namespace.
 #[derive(Debug, Clone)]
@@ -43,12 +43,12 @@ pub fn add_veth(veth: &NewVeth<'_>) -> Request {
         peer = peer.append_extra_attribute(queues.clone());
         message = message.append_extra_attribute(queues);
     }
-    peer = with(peer, veth.peer_mac.map(Mac::to_vec), LinkMessageBuilder::address);
-    peer = with(peer, veth.mtu, LinkMessageBuilder::mtu);
-    message = with(message, veth.mtu, LinkMessageBuilder::mtu);
+    peer = set_some(peer, veth.peer_mac.map(Mac::to_vec), LinkMessageBuilder::address);
+    peer = set_some(peer, veth.mtu, LinkMessageBuilder::mtu);
+    message = set_some(message, veth.mtu, LinkMessageBuilder::mtu);
     message = message.set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())));
-    message = with(message, veth.mac.map(Mac::to_vec), LinkMessageBuilder::address);
-    message = with(message, veth.master, LinkMessageBuilder::controller);
+    message = set_some(message, veth.mac.map(Mac::to_vec), LinkMessageBuilder::address);
+    message = set_some(message, veth.master, LinkMessageBuilder::controller);
     message = if veth.up { message.up() } else { message };
     Request { master: veth.master, ..new_link("veth", &[veth.name, veth.peer_name], message) }
 }

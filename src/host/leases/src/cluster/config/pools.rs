@@ -12,6 +12,7 @@ use cnimble_cni::{CniArgs, Error, PluginConfig, cidr};
 
 use crate::config::Config;
 use crate::config::ranges::{RangeFields, range_sets};
+use crate::range::RangeSet;
 
 /// The annotation by which a pod asks for a pool.
 const POOL: &str = "cnimble/pool";
@@ -38,6 +39,13 @@ struct Pool {
     namespaces: Vec<String>,
     /// The numbers of its range sets.
     sets: Range<usize>,
+}
+
+impl Pool {
+    /// Returns whether the pods of a namespace get the pool without asking.
+    fn is_of(&self, namespace: &str) -> bool {
+        self.namespaces.iter().any(|name| name == namespace)
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -125,12 +133,11 @@ impl Pools {
         let pod = pod.map(|(namespace, name)| format!("{namespace}/{name}"));
         for (name, Addresses(ips)) in ipam.addresses {
             for ip in ips {
-                let wrong = |why| Err(Error::config(format!("ipam.addresses: {ip} of {name} {why}")));
                 if !base.sets.iter().any(|set| set.range_of(ip).is_some()) {
-                    return wrong("is in no range");
+                    return Err(Error::config(format!("ipam.addresses: {ip} of {name} is in no range")));
                 }
                 if read.named.contains(&ip) || !read.reserved.insert(ip) {
-                    return wrong("is listed twice");
+                    return Err(Error::config(format!("ipam.addresses: {ip} of {name} is listed twice")));
                 }
                 if pod.as_ref() == Some(&name) {
                     read.reserved.remove(&ip);
@@ -156,48 +163,52 @@ impl Pools {
         let asked = config.decode::<Asked>()?;
         let own = self.pool(&asked, args.get("K8S_POD_NAMESPACE").unwrap_or_default())?;
         let sets = base.sets.get(own.clone()).unwrap_or_default();
-        let set_of = |ip: IpAddr| sets.iter().position(|set| set.range_of(ip).is_some());
-        let check = |key: &str, ip: IpAddr| match set_of(ip).filter(|_| !self.reserved.contains(&ip)) {
-            Some(set) => Ok(set),
-            None => Err(Error::config(format!("{key}: {ip} is no address for this pod"))
-                .details("it is in no range of the pod's pool, or ipam.addresses gives it to another pod")),
-        };
         for ip in asked.runtime_config.annotation(IPS).map(addresses).transpose()?.unwrap_or_default() {
-            check(&format!("annotation {IPS}"), ip)?;
+            self.allowed_set(&format!("annotation {IPS}"), sets, ip)?;
             if !base.requested.contains(&ip) {
                 base.requested.push(ip);
             }
         }
         for ip in &self.named {
-            let set = check("ipam.addresses", *ip)?;
-            if !base.requested.iter().any(|other| set_of(*other) == Some(set)) {
+            let set = self.allowed_set("ipam.addresses", sets, *ip)?;
+            if !base.requested.iter().any(|other| find_set(sets, *other) == Some(set)) {
                 base.requested.push(*ip);
             }
         }
-        let has = |is_ipv4: bool| sets.iter().any(|set| set.is_ipv4() == is_ipv4);
-        base.routes.retain(|route| route.gw.is_some() || has(route.dst.is_ipv4()));
+        base.routes.retain(|route| {
+            route.gw.is_some() || sets.iter().any(|set| set.is_ipv4() == route.dst.is_ipv4())
+        });
         Ok(own)
+    }
+
+    /// Returns the number of the range set that an address is in. Fails with code 7 and the `key` that names the
+    /// address if the pod may not have it.
+    fn allowed_set(&self, key: &str, sets: &[RangeSet], ip: IpAddr) -> Result<usize, Error> {
+        match find_set(sets, ip).filter(|_| !self.reserved.contains(&ip)) {
+            Some(set) => Ok(set),
+            None => Err(Error::config(format!("{key}: {ip} is no address for this pod"))
+                .details("it is in no range of the pod's pool, or ipam.addresses gives it to another pod")),
+        }
     }
 
     /// Returns the numbers of the range sets of the pool that is asked for, else of the namespace's pool, else those
     /// without a pool.
     fn pool(&self, asked: &Asked, namespace: &str) -> Result<Range<usize>, Error> {
-        let is_of = |pool: &Pool| pool.namespaces.iter().any(|name| name == namespace);
         let argument = asked.args.cni.pool.as_deref().map(|name| ("args.cni.pool".to_owned(), name));
         let annotation = asked.runtime_config.annotation(POOL);
         let annotation = annotation.map(|name| (format!("annotation {POOL}"), name));
         let Some((key, name)) = argument.or(annotation) else {
-            let pool = self.pools.iter().find(|pool| is_of(pool));
+            let pool = self.pools.iter().find(|pool| pool.is_of(namespace));
             return Ok(pool.map_or(0..self.usual, |pool| pool.sets.clone()));
         };
-        let wrong = |why: &str| Error::config(format!("{key}: pool \"{}\" {why}", name.escape_default()));
-        let pool = self.pools.iter().find(|pool| pool.name == name);
-        let pool = pool.ok_or_else(|| wrong("is none of ipam.pools"))?;
-        if pool.namespaces.is_empty() || is_of(pool) {
-            Ok(pool.sets.clone())
-        } else {
-            Err(wrong("is for other namespaces"))
-        }
+        let why = match self.pools.iter().find(|pool| pool.name == name) {
+            Some(pool) if pool.namespaces.is_empty() || pool.is_of(namespace) => {
+                return Ok(pool.sets.clone());
+            }
+            Some(_) => "is for other namespaces",
+            None => "is none of ipam.pools",
+        };
+        Err(Error::config(format!("{key}: pool \"{}\" {why}", name.escape_default())))
     }
 }
 
@@ -205,10 +216,16 @@ impl Pools {
 fn addresses(list: &str) -> Result<Vec<IpAddr>, Error> {
     let words =
         list.split(',').map(|word| word.trim_matches(|c: char| "[]\"".contains(c) || c.is_whitespace()));
-    let address = |word: &str| {
-        let wrong =
-            || Error::config(format!("annotation {IPS}: invalid IP address: {}", word.escape_default()));
-        cidr::parse_ip_or_cidr(word).map(|(ip, _)| ip).ok_or_else(wrong)
-    };
-    words.map(address).collect()
+    let addresses = words.map(|word| match cidr::parse_ip_or_cidr(word) {
+        Some((ip, _)) => Ok(ip),
+        None => {
+            Err(Error::config(format!("annotation {IPS}: invalid IP address: {}", word.escape_default())))
+        }
+    });
+    addresses.collect()
+}
+
+/// Returns the number of the first range set with this address, or `None` if it is in none.
+fn find_set(sets: &[RangeSet], ip: IpAddr) -> Option<usize> {
+    sets.iter().position(|set| set.range_of(ip).is_some())
 }

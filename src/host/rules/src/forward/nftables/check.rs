@@ -46,17 +46,18 @@ pub(in crate::forward) fn check(
 fn missing_rule(nft: &mut Nft, pods: &[String], forward: &Forward) -> netlink::Result<Option<String>> {
     let table = Forwarding::TABLE;
     let rules = nft.rules(table, None)?;
-    let in_chain = |chain: &'static str| rules.iter().filter(move |rule| rule.chain == chain);
     for target in [ADMIN, POLICY] {
-        if !in_chain(FORWARD).any(|rule| rule.target().as_deref() == Some(target)) {
+        if !rules.iter().any(|rule| rule.chain == FORWARD && rule.target().as_deref() == Some(target)) {
             return Ok(Some(format!("chain {} has no jump to {target}", table.chain(FORWARD))));
         }
     }
-    if !forward.policed().is_empty() && !in_chain(POLICY).any(|rule| rule.uses_set(BRIDGES)) {
+    if !forward.policed().is_empty()
+        && !rules.iter().any(|rule| rule.chain == POLICY && rule.uses_set(BRIDGES))
+    {
         return Ok(Some(format!("chain {} has no rule for bridges", table.chain(POLICY))));
     }
     for set in pods {
-        if in_chain(FORWARD).filter(|rule| rule.uses_set(set)).count() < 2 {
+        if rules.iter().filter(|rule| rule.chain == FORWARD && rule.uses_set(set)).count() < 2 {
             return Ok(Some(format!("chain {} lacks rules for {set}", table.chain(FORWARD))));
         }
     }

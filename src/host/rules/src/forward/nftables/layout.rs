@@ -5,7 +5,7 @@ use cnimble_netlink::nft::{
     Batch, Expr, Family, Hook, HookPoint, Key, KeyType, Meta, REG1, REG2, Table, Verdict,
 };
 
-use crate::elements::{Claim, Layout, Placed, first};
+use crate::elements::{Claim, Layout, Placed, first_name};
 use crate::listed::Effect;
 
 /// The layout of forwarding, a part of the table `inet cnimble`.
@@ -21,7 +21,7 @@ const PODS6: &str = "forward6";
 pub(super) const BRIDGES: &str = "forward-bridges";
 /// Pairs of bridges between which packets may pass. A bridge with the policy `same-bridge` is paired with itself.
 pub(super) const INSIDE: &str = "forward-inside";
-/// Where iptables' filter is: `priority filter`.
+/// The priority of iptables' filter: `priority filter`.
 const FILTER: i32 = 0;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED) | NF_CT_STATE_BIT(IP_CT_RELATED)`
 const ESTABLISHED_RELATED: u32 = 0x2 | 0x4;
@@ -57,7 +57,7 @@ impl Layout for Forwarding {
     }
 
     fn create_set(batch: &mut Batch, set: &str) {
-        let key: &[KeyType] = match first(set) {
+        let key: &[KeyType] = match first_name(set) {
             PODS4 => &[KeyType::Ipv4Addr],
             PODS6 => &[KeyType::Ipv6Addr],
             BRIDGES => &[KeyType::Ifname],
@@ -67,7 +67,7 @@ impl Layout for Forwarding {
     }
 
     fn add_rule(batch: &mut Batch, set: &str) {
-        let ip: IpAddr = match first(set) {
+        let ip: IpAddr = match first_name(set) {
             BRIDGES => {
                 let rule = [
                     Expr::meta(Meta::Iifname, REG1),
@@ -116,7 +116,7 @@ pub(super) fn pair(bridge: &str) -> Key {
 
 /// Returns whether a set has pods' addresses. The others are about bridges.
 pub(super) fn has_pods(set: &str) -> bool {
-    [PODS4, PODS6].contains(&first(set))
+    [PODS4, PODS6].contains(&first_name(set))
 }
 
 /// Returns the pod's address in an element, or `None` for an element of a policy.

@@ -47,12 +47,12 @@ pub(in crate::forward) fn add_policy(
     add(nft, owner, &Forward { addrs: Vec::new(), ..forward.clone() })
 }
 
-/// When a policy is removed.
+/// The condition for the removal of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::forward) enum When {
-    /// If the bridge is unused.
+    /// The bridge is unused.
     Unused,
-    /// If the bridge is unused, or no pod on the host has rules. This is for the bridge of a pod that leaves.
+    /// The bridge is unused, or no pod on the host has rules. This is for the bridge of a pod that leaves.
     Idle,
 }
 

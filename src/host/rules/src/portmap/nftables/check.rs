@@ -40,22 +40,21 @@ fn missing_rule(
     forward: &Forward,
 ) -> netlink::Result<Option<String>> {
     let rules = nft.rules(Portmap::TABLE, None)?;
-    let missing = |chain: &str, what: &str| {
-        Ok(Some(format!("chain {} has no rule {what}", Portmap::TABLE.chain(chain))))
-    };
     for set in sets {
         let (chain, action) = if has_ports(set) { (DISPATCH, "nat") } else { (POSTROUTING, "masq") };
         if !rules.iter().any(|rule| rule.chain == chain && rule.uses_set(set) && rule.has(action)) {
-            return missing(chain, &format!("for {set}"));
+            return Ok(Some(format!("chain {} has no rule for {set}", Portmap::TABLE.chain(chain))));
         }
     }
     for chain in [PREROUTING, OUTPUT] {
         if !rules.iter().any(|rule| rule.chain == chain && rule.target().as_deref() == Some(DISPATCH)) {
-            return missing(chain, &format!("that leads to {DISPATCH}"));
+            let chain = Portmap::TABLE.chain(chain);
+            return Ok(Some(format!("chain {chain} has no rule that leads to {DISPATCH}")));
         }
     }
     if forward.localhost().is_some() && rules.iter().filter(|rule| rule.chain == GUARD).count() < 2 {
-        return missing(GUARD, "that keeps others from 127.0.0.0/8");
+        let chain = Portmap::TABLE.chain(GUARD);
+        return Ok(Some(format!("chain {chain} has no rule that keeps others from 127.0.0.0/8")));
     }
     services::missing(nft, &rules)
 }

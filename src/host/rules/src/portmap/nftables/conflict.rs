@@ -35,12 +35,12 @@ pub(super) fn holder(element: &Element) -> Option<Holder> {
     Holder::of_comment(&element.comment)
 }
 
-/// Which wanted ports are compared with the elements of a set.
+/// The wanted ports that are compared with the elements of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keys {
     /// All of them.
     All,
-    /// Those that are wanted in another set. For the same set the kernel itself refuses a key that is taken.
+    /// Ports that are wanted in another set. For the same set the kernel itself refuses a key that is taken.
     OfOtherSets,
 }
 
@@ -58,16 +58,12 @@ pub(super) fn look_around(
     keys: Keys,
 ) -> Result<(), Refusal> {
     for set in sets.iter().filter(|set| has_ports(set)) {
-        let of_family = |placed: &&Placed| {
-            has_ports(&placed.set)
-                && family(&placed.set).map(|ip| ip.is_ipv4()) == family(set).map(|ip| ip.is_ipv4())
-        };
-        let elsewhere = |placed: &&Placed| keys == Keys::All || placed.set != *set;
+        let is_ipv4 = family(set).map(|ip| ip.is_ipv4());
         let ports: Vec<Port> = wanted
             .iter()
-            .filter(of_family)
-            .filter(elsewhere)
-            .filter_map(|of| of.element.key.as_port())
+            .filter(|placed| has_ports(&placed.set) && family(&placed.set).map(|ip| ip.is_ipv4()) == is_ipv4)
+            .filter(|placed| keys == Keys::All || placed.set != *set)
+            .filter_map(|placed| placed.element.key.as_port())
             .collect();
         for element in suspects(nft, set, &ports)? {
             let Some((addr, protocol, port)) = element.key.as_port() else { continue };

@@ -15,7 +15,7 @@ use super::names::{
     ADDR_PORTS, DISPATCH, GUARD, HAIRPIN, LINKS, LOCAL, OUTPUT, PORTS, POSTROUTING, PREROUTING, Portmap, V4,
     V6, family, hairpin_network, has_ports, is_conditional, is_in, is_of_addresses,
 };
-use crate::elements::{self, Claim, Layout, Placed, first};
+use crate::elements::{self, Claim, Layout, Placed, first_name};
 use crate::listed::Effect;
 use crate::portmap::conntrack;
 
@@ -129,7 +129,7 @@ impl Layout for Portmap {
     fn add_rule(batch: &mut Batch, set: &str) {
         let Some(ip) = family(set).filter(|_| Self::makes(set)) else { return };
         let dispatch = Self::TABLE.chain(DISPATCH);
-        if is_in(&ADDR_PORTS, set) && first(set) != set {
+        if is_in(&ADDR_PORTS, set) && first_name(set) != set {
             // A mapping of one address comes before those of all addresses.
             return batch.insert_rule(dispatch, &dnat(set, ip), "");
         }
@@ -137,7 +137,7 @@ impl Layout for Portmap {
             return batch.add_rule(dispatch, &dnat(set, ip), "");
         }
         // These sources are masqueraded on their way to a pod of the set. `None` is all sources.
-        let sources = match first(set) {
+        let sources = match first_name(set) {
             LOCAL => Some((LOOPBACK, 8)),
             _ => hairpin_network(set).map(|network| (network.ip(), network.prefix())),
         };
@@ -276,9 +276,9 @@ mod tests {
             ("portmap-when-b70a60970e0f5394-6-0123456789abcdef", false, false),
             ("portmap-when-b70a60970e0f5394-addr4-0123456789abcdef", true, true),
         ] {
-            assert!(Portmap::is_ours(first(set)) && has_ports(set) && !Portmap::makes(set));
+            assert!(Portmap::is_ours(first_name(set)) && has_ports(set) && !Portmap::makes(set));
             assert_eq!((is_of_addresses(set), family(set).unwrap().is_ipv4()), (of_addresses, v4), "{set}");
-            assert_eq!(first(set) == set, set.len() < 40);
+            assert_eq!(first_name(set) == set, set.len() < 40);
         }
         assert!(Portmap::is_ours("portmap4") && !Portmap::is_ours("masq-10.1.0.0/16"));
         for set in Portmap::FIXED {

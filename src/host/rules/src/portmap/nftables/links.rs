@@ -9,7 +9,7 @@ use cnimble_netlink::nft::{Batch, Element, Key, Nft};
 
 use super::names::{LINKS, Portmap};
 use super::{local, local_pods, services};
-use crate::elements::{self, Changes, Layout, Placed, Scope, first};
+use crate::elements::{self, Changes, Layout, Placed, Scope, first_name};
 use crate::portmap::localnet;
 use crate::retry::{OVERTAKEN, retry};
 
@@ -104,7 +104,7 @@ pub(super) fn leave(nft: &mut Nft, removed: &[Placed]) -> netlink::Result<()> {
     }
     let (mut used, mut empty) = (false, Vec::new());
     for set in nft.sets(Portmap::TABLE)? {
-        if set == LINKS || !Portmap::is_ours(first(&set)) {
+        if set == LINKS || !Portmap::is_ours(first_name(&set)) {
             continue;
         }
         if !nft.is_empty(Portmap::TABLE.set(&set))? {

@@ -28,7 +28,7 @@ use cnimble_netlink::nft::{Element, Key, Nft};
 use super::holder::{Holder, IsGone};
 use super::{Forward, foreign};
 use crate::backend::Refused;
-use crate::elements::{self, Changes, Layout, LookUp, Placed, Refusal, first};
+use crate::elements::{self, Changes, Layout, LookUp, Placed, Refusal, first_name};
 use crate::undo::undone;
 pub(super) use check::check;
 use conflict::Keys;
@@ -71,14 +71,10 @@ fn wanted(owner: &Owner, forward: &Forward) -> Vec<Placed> {
     let used: Vec<IpNetwork> =
         forward.addrs.iter().filter(|pod| forward.targets().any(|(_, used)| used == *pod)).copied().collect();
     for pod in used.iter().filter(|_| forward.snat) {
-        let mut put = |set: String| wanted.push(Placed::new(set, Key::ip(pod.ip()), ""));
-        if forward.masq_all {
-            put(for_family(ALL, pod.ip()).to_owned());
-        } else {
-            put(hairpin_set(pod));
-        }
+        let hairpin = if forward.masq_all { for_family(ALL, pod.ip()).to_owned() } else { hairpin_set(pod) };
+        wanted.push(Placed::new(hairpin, Key::ip(pod.ip()), ""));
         if forward.localhost() == Some(pod.ip()) {
-            put(LOCAL.to_owned());
+            wanted.push(Placed::new(LOCAL.to_owned(), Key::ip(pod.ip()), ""));
         }
     }
     let comment = comment(owner, wanted.len());
@@ -243,8 +239,8 @@ pub(super) fn remove(
     let generation = nft.told_generation();
     let mut removed = configured(nft, owner, forward)?;
     elements::delete_seen::<Portmap>(nft, &removed, generation)?;
-    let is_counted = |placed: &Placed| count_in(&placed.element.comment) == Some(removed.len());
-    let complete = !removed.is_empty() && removed.iter().all(is_counted);
+    let complete = !removed.is_empty()
+        && removed.iter().all(|placed| count_in(&placed.element.comment) == Some(removed.len()));
     // A listing may be incomplete while other elements make the kernel's hash table grow. So it is repeated until it is
     // empty.
     if !complete {
@@ -283,7 +279,7 @@ fn configured(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> netlin
 /// Returns the elements of all pods that localhost reaches.
 fn local(nft: &mut Nft) -> netlink::Result<Vec<Placed>> {
     let mut sets = elements::our_sets::<Portmap>(nft)?;
-    sets.retain(|set| first(set) == LOCAL);
+    sets.retain(|set| first_name(set) == LOCAL);
     let mut found = Vec::new();
     for set in sets {
         let listed = nft.elements(Portmap::TABLE.set(&set))?;

@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 
 use cnimble_netlink::nft::{Element, Key};
 
-use crate::elements::{Placed, first};
+use crate::elements::{Placed, first_name};
 use crate::packet::{network_name, network_named};
 use crate::portmap::Mapping;
 
@@ -39,7 +39,7 @@ pub(super) const HAIRPIN: &str = "portmap-hairpin-";
 pub(super) const WHEN: &str = "portmap-when-";
 /// The ends of the names of maps with conditions, for all addresses of the host.
 const ENDS: [&str; 2] = ["-4", "-6"];
-/// The same for single addresses of the host.
+/// The ends of such names for single addresses of the host.
 const ADDR_ENDS: [&str; 2] = ["-addr4", "-addr6"];
 
 /// Any IPv4 address. Functions that need only a family take it.
@@ -48,7 +48,7 @@ pub(super) const V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// Returns whether a set has one of these names, or is a second set beside such a one.
 pub(super) fn is_in(names: &[&str; 2], set: &str) -> bool {
-    names.contains(&first(set))
+    names.contains(&first_name(set))
 }
 
 /// Returns whether a set is a map of ports, with or without conditions. The others are sets of pods or links.
@@ -67,15 +67,15 @@ pub(super) fn is_of_addresses(set: &str) -> bool {
 }
 
 fn is_in_any(ends: &[&str; 2], set: &str) -> bool {
-    ends.iter().any(|end| first(set).ends_with(end))
+    ends.iter().any(|end| first_name(set).ends_with(end))
 }
 
 /// Returns some address of the set's family, or `None` for the set of links.
 pub(super) fn family(set: &str) -> Option<IpAddr> {
     match hairpin_network(set) {
         Some(network) => Some(network.ip()),
-        None if first(set).ends_with('4') => Some(V4),
-        None if first(set).ends_with('6') => Some(V6),
+        None if first_name(set).ends_with('4') => Some(V4),
+        None if first_name(set).ends_with('6') => Some(V6),
         None => None,
     }
 }
@@ -98,11 +98,11 @@ pub(super) fn hairpin_set(pod: &IpNetwork) -> String {
 
 /// Returns the network in the name of a hairpin set, or `None` for any other set.
 pub(in crate::portmap) fn hairpin_network(set: &str) -> Option<IpNetwork> {
-    network_named(first(set).strip_prefix(HAIRPIN)?)
+    network_named(first_name(set).strip_prefix(HAIRPIN)?)
 }
 
 pub(in crate::portmap) fn is_all(set: &str) -> bool {
-    ALL.contains(&first(set))
+    ALL.contains(&first_name(set))
 }
 
 /// Returns the element of a mapping, with an empty comment. `hash` is that of its conditions, if it has any.

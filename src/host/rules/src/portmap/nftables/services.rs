@@ -55,8 +55,7 @@ pub(super) fn local() -> Result<BTreeSet<IpAddr>> {
         let addresses = if indexes.contains(&index) { &mut services } else { &mut own };
         addresses.insert(addr.net.ip());
     }
-    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    services.retain(|ip| !own.contains(ip) && !is_link_local(ip));
+    services.retain(|ip| !own.contains(ip) && !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
     Ok(services)
 }
 
@@ -117,8 +116,8 @@ fn keep_off_family(nft: &mut Nft, family: IpAddr, services: &BTreeSet<IpAddr>) -
     changes.extend(present.difference(services).map(|ip| (false, *ip)));
     for chunk in changes.chunks(CHUNK) {
         let mut batch = Batch::new();
-        let new = |(is_new, ip): &(bool, IpAddr)| is_new.then(|| Element::new(Key::ip(*ip), ""));
-        let added: Vec<Element> = chunk.iter().filter_map(new).collect();
+        let added = chunk.iter().filter(|(is_new, _)| *is_new);
+        let added: Vec<Element> = added.map(|(_, ip)| Element::new(Key::ip(*ip), "")).collect();
         batch.create_elements(set, &added);
         for (_, ip) in chunk.iter().filter(|(is_new, _)| !is_new) {
             batch.delete_element(set, &Key::ip(*ip));
@@ -180,10 +179,11 @@ pub(super) fn missing(nft: &mut Nft, rules: &[Rule]) -> Result<Option<String>> {
         if let Some(ip) = of_family.find(|ip| !present.contains(ip)) {
             return Ok(Some(format!("set {set} lacks {ip}, the address of a Service")));
         }
-        let guarded = |chain: &&str| rules.iter().any(|rule| rule.chain == **chain && rule.uses_set(name));
-        if let Some(chain) = [PREROUTING, OUTPUT].iter().find(|chain| !guarded(chain)) {
-            let chain = Portmap::TABLE.chain(chain);
-            return Ok(Some(format!("chain {chain} has no rule for {name}")));
+        for chain in [PREROUTING, OUTPUT] {
+            if !rules.iter().any(|rule| rule.chain == chain && rule.uses_set(name)) {
+                let chain = Portmap::TABLE.chain(chain);
+                return Ok(Some(format!("chain {chain} has no rule for {name}")));
+            }
         }
     }
     Ok(None)
