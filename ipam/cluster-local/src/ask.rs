@@ -2,7 +2,7 @@
 //! plugins together.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
@@ -45,22 +45,24 @@ impl Request {
 /// writes. Fails with the program's error, or with code 104 if it cannot be run.
 pub(crate) fn store(call: &Call, request: &Request) -> Result<(), Error> {
     let path = find(call)?;
-    let failed = |why: &dyn std::fmt::Display| {
-        Error::new(Code::DELEGATE, format!("asking for addresses by {}: {why}", path.display()))
-    };
     let mut process = Command::new(&path);
     process.args(request.words()).env("CNI_ARGS", &call.raw_args);
     let limits = Limits { stdout: LIMIT, stderr: None };
     let Output { status, stdout, .. } =
         run(&mut process, &call.stdin, limits).map_err(|failure| match failure {
             Failure::Stopped(err) => err.context("asking for addresses"),
-            other => failed(&other),
+            other => asking_failed(&path, &other),
         })?;
     if status.success() {
         return Ok(());
     }
-    let err = Error::from_json(&stdout).ok_or_else(|| failed(&status))?;
+    let err = Error::from_json(&stdout).ok_or_else(|| asking_failed(&path, &status))?;
     Err(err.context("cluster-local"))
+}
+
+/// Returns the error for a program that cannot be asked, with code 104.
+fn asking_failed(path: &Path, why: &dyn std::fmt::Display) -> Error {
+    Error::new(Code::DELEGATE, format!("asking for addresses by {}: {why}", path.display()))
 }
 
 /// Finds the program in CNI_PATH, or else beside this plugin. Fails with code 104.

@@ -14,7 +14,7 @@ use cnimble_cni::{Attachment, CniResult, Code, Error, Route, cidr};
 use cnimble_host_local::{self as host_local, PLUGIN as HOST_LOCAL, Source, add_from};
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::number;
-use cnimble_leases::cluster::share::{Asker, NAMESAKE, Share};
+use cnimble_leases::cluster::share::{self, Asker, NAMESAKE, Share};
 use cnimble_leases::range::RangeSet;
 use cnimble_plugin::{Call, Caps, Plugin, Role};
 
@@ -127,7 +127,6 @@ impl Plugin for ClusterLocal {
     fn status(&self, call: &Call) -> Result<(), Error> {
         let cluster = Cluster::read(&call.config, &call.args()?)?;
         HOST_LOCAL.status(call)?;
-        let unavailable = |err: Error| err.with_code(Code::NOT_AVAILABLE);
         let share = Share::read(&cluster.base.store).map_err(unavailable)?;
         let valid = match &share {
             Some(share) if share.is_valid()? => share,
@@ -140,6 +139,11 @@ impl Plugin for ClusterLocal {
         }
         Ok(())
     }
+}
+
+/// Returns the error of STATUS for `err`, with code 50.
+fn unavailable(err: Error) -> Error {
+    err.with_code(Code::NOT_AVAILABLE)
 }
 
 /// Sets full prefix lengths, so that the pod expects no other address on its link, and adds on-link routes to the
@@ -173,19 +177,24 @@ fn prepare(call: &Call, cluster: &Cluster, result: &CniResult) {
     }
     for (set, ranges) in cluster.base.sets.iter().enumerate() {
         let last = share.owned.iter().rfind(|owned| ranges.range_of(owned.last).is_some());
-        let in_the_middle = |ip: IpAddr| {
-            cluster.block_of(ip) != ip
-                && last.is_some_and(|last| last.contains(ip) && !last.is_single())
-                && usize::try_from(number(ip) - number(cluster.block_of(ip))) == Ok(cluster.half())
-        };
-        if result.ips.iter().any(|ip| in_the_middle(ip.address.ip()))
-            && let Err(err) = ask::store(call, &Request::More(set, cluster.half()))
-        {
+        let is_half_used = last
+            .is_some_and(|last| result.ips.iter().any(|ip| is_in_the_middle(cluster, last, ip.address.ip())));
+        if is_half_used && let Err(err) = ask::store(call, &Request::More(set, cluster.half())) {
             // The store does not answer, so the confirmation would take as long.
             return log::warn!("no spare block: {err}");
         }
     }
     confirm(call, cluster, &share);
+}
+
+/// Returns true if the address is the first one of the second half of its block, and the block is `owned`. A single
+/// address has no halves.
+fn is_in_the_middle(cluster: &Cluster, owned: &share::Owned, ip: IpAddr) -> bool {
+    let block = cluster.block_of(ip);
+    block != ip
+        && owned.contains(ip)
+        && !owned.is_single()
+        && usize::try_from(number(ip) - number(block)) == Ok(cluster.half())
 }
 
 /// Has the store confirm the share if that is due and nobody has just tried. A failure is only logged.
@@ -220,12 +229,11 @@ impl Owned {
     fn foreign(&self, share: &Share) -> Option<IpAddr> {
         let base = &self.cluster.base;
         let sets = base.sets.get(self.pool.clone()).unwrap_or_default();
-        let is_foreign = |ip: &IpAddr| {
+        base.requested.iter().copied().find(|ip| {
             let is_given = sets.iter().any(|set| set.range_of(*ip).is_some());
             let is_given = is_given && !self.cluster.pools.reserved.contains(ip);
             is_given && !share.owned.iter().any(|owned| owned.contains(*ip))
-        };
-        base.requested.iter().copied().find(is_foreign)
+        })
     }
 }
 

@@ -87,20 +87,26 @@ pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<
     if asks.len() > 1 {
         ask(socket, &Request::Status)?;
     }
-    let begin = |ask: &Request| {
-        let mut question = serde_json::to_vec(ask).ok()?;
-        question.push(b'\n');
-        let mut stream = UnixStream::connect(socket).ok()?;
-        send(&mut stream, &question, Some(netns)).ok()?;
-        Some(stream)
-    };
-    let begun: Vec<_> = asks.iter().map(|ask| if asks.len() > 1 { begin(ask) } else { None }).collect();
-    let end = |(begun, one): (Option<UnixStream>, &Request)| match begun.map(hear) {
-        Some(Ok(Some(answer))) => read(socket, &answer)?.checked(),
-        // The daemon has exited, or a signal has arrived. The question is asked again.
-        _ => ask_with(socket, one, Some(netns)),
-    };
-    begun.into_iter().zip(asks).map(end).collect()
+    let begun: Vec<_> =
+        asks.iter().map(|ask| if asks.len() > 1 { begin(socket, ask, netns) } else { None }).collect();
+    let mut replies = Vec::with_capacity(asks.len());
+    for (begun, ask) in begun.into_iter().zip(asks) {
+        replies.push(match begun.map(wait_for_answer) {
+            Some(Ok(Some(answer))) => read(socket, &answer)?.checked()?,
+            // The daemon has exited, or a signal has arrived. The question is asked again.
+            _ => ask_with(socket, ask, Some(netns))?,
+        });
+    }
+    Ok(replies)
+}
+
+/// Sends a question by a connection of its own, without waiting for the answer. `None` if it could not be sent.
+fn begin(socket: &Path, ask: &Request, netns: &NetNs) -> Option<UnixStream> {
+    let mut question = serde_json::to_vec(ask).ok()?;
+    question.push(b'\n');
+    let mut stream = UnixStream::connect(socket).ok()?;
+    send(&mut stream, &question, Some(netns)).ok()?;
+    Some(stream)
 }
 
 /// Checks that a lease daemon answers, or could be started. Starts none. Returns the daemon's error, or code 5 with the
@@ -157,7 +163,7 @@ fn exchange(mut stream: UnixStream, question: &[u8], netns: Option<&NetNs>) -> i
         Err(err) if is_end(&err) => return Ok(None),
         written => written?,
     }
-    hear(stream)
+    wait_for_answer(stream)
 }
 
 /// Writes a question, with a descriptor of `netns` if there is one. A daemon that reads without room for a descriptor
@@ -174,7 +180,7 @@ fn send(stream: &mut UnixStream, question: &[u8], netns: Option<&NetNs>) -> io::
 
 /// Waits for the answer, which is one line. `None` if the lease daemon has exited before its end. A termination signal
 /// ends the wait with an error.
-fn hear(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {
+fn wait_for_answer(stream: UnixStream) -> io::Result<Option<Vec<u8>>> {
     let mut answer = Vec::new();
     let mut reader = BufReader::new(stream.take(LONGEST_LINE as u64));
     loop {
@@ -226,9 +232,6 @@ fn read(socket: &Path, answer: &[u8]) -> Result<Reply, Error> {
 /// Starts a lease daemon in its own session, and waits until it serves. Returns false if another daemon holds the lock,
 /// so that the caller asks that one. Fails with code 5 and the daemon's message.
 fn start(socket: &Path) -> Result<bool, Error> {
-    let failed = |why: &dyn std::fmt::Display| {
-        Error::new(Code::IO, format!("starting the lease daemon of DHCP at {}: {why}", socket.display()))
-    };
     let child = Command::new("/proc/self/exe")
         .arg0("dhcp")
         .args(["daemon", "-once", "-resendtimeout", ADD_LIMIT, "-socketpath"])
@@ -246,18 +249,23 @@ fn start(socket: &Path) -> Result<bool, Error> {
         .spawn();
     // Nothing waits for the daemon, which outlives this process.
     let mut said = String::new();
-    let Some(mut stdout) = child.map_err(|err| failed(&err))?.stdout else { return Ok(false) };
+    let Some(mut stdout) = child.map_err(|err| start_failed(socket, &err))?.stdout else { return Ok(false) };
     loop {
         match stdout.read_to_string(&mut said) {
             Ok(_) => break,
             Err(err) if err.kind() == io::ErrorKind::Interrupted => signal::check()?,
-            Err(err) => return Err(failed(&err)),
+            Err(err) => return Err(start_failed(socket, &err)),
         }
     }
     match said.trim() {
         READY => Ok(true),
         TAKEN => Ok(false),
-        "" => Err(failed(&"it has exited without a message; hint: see the system's log")),
-        why => Err(failed(&why)),
+        "" => Err(start_failed(socket, &"it has exited without a message; hint: see the system's log")),
+        why => Err(start_failed(socket, &why)),
     }
+}
+
+/// Returns the error for a daemon that does not start, with code 5.
+fn start_failed(socket: &Path, why: &dyn std::fmt::Display) -> Error {
+    Error::new(Code::IO, format!("starting the lease daemon of DHCP at {}: {why}", socket.display()))
 }

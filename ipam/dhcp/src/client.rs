@@ -266,7 +266,7 @@ impl<P: Protocol> Client<P> {
     /// host that answers until then makes the driver call `conflict`.
     ///
     /// `probed` is the address and the time of the last probe. Without a probe for this address, a new one is sent.
-    pub(crate) fn take(
+    pub(crate) fn take_lease(
         &mut self,
         now: u64,
         lease: P::Lease,

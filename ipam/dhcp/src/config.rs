@@ -225,14 +225,18 @@ fn requested(request: &[Request]) -> Result<Vec<u8>, Error> {
 /// Returns the code of an option that is given by name or number. Fails with code 7. `at` is the path for the error.
 fn code_of(option: &str, at: &str) -> Result<u8, Error> {
     let named = NAMES.iter().find(|(name, _)| *name == option).map(|(_, code)| *code);
-    // The digits are checked, because parse() would accept a sign.
-    let number = || option.bytes().all(|byte| byte.is_ascii_digit()).then(|| option.parse().ok()).flatten();
-    named.or_else(number).ok_or_else(|| {
+    named.or_else(|| parse_number(option)).ok_or_else(|| {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         let shown: String = option.chars().take(80).flat_map(char::escape_debug).collect();
         Error::config(format!("{at}.option: unknown DHCP option \"{shown}\""))
             .details(format!("it is a number from 0 to 255, or one of {}", names.join(", ")))
     })
+}
+
+/// Returns the number of an option that is given by decimal digits. `None` for any other text, and above 255.
+fn parse_number(option: &str) -> Option<u8> {
+    // The digits are checked, because parse() would accept a sign.
+    option.bytes().all(|byte| byte.is_ascii_digit()).then(|| option.parse().ok()).flatten()
 }
 
 #[cfg(test)]

@@ -16,11 +16,13 @@ pub(crate) fn text(bytes: &[u8]) -> Option<String> {
 
 /// Returns true if the text is a domain name with letters, digits, `-` and `_`. It may end with dots.
 fn is_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=LONGEST_LABEL).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
     text.len() <= LONGEST_NAME && text.trim_end_matches('.').split('.').all(is_label)
+}
+
+/// Returns true if the text can be the part of a name between two dots.
+fn is_label(label: &str) -> bool {
+    (1..=LONGEST_LABEL).contains(&label.len())
+        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
 /// Returns the valid names of an option in DNS encoding, with pointers to earlier names (RFC 3397). A damaged name ends

@@ -82,7 +82,6 @@ impl Held {
 /// Returns the result of ADD for leases of several families, with the addresses in this order. Name servers and search
 /// domains are not repeated, and the first domain counts.
 pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
-    let ip = |lease: &Held| IpConfig::new(lease.net(), lease.gateway());
     let mut dns = Dns::default();
     for Dns { nameservers, domain, search, .. } in leases.iter().map(Held::dns) {
         extend(&mut dns.nameservers, nameservers);
@@ -92,7 +91,8 @@ pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
         }
     }
     let routes = leases.iter().flat_map(|lease| lease.routes(priority)).collect();
-    CniResult::ipam(leases.iter().map(ip).collect(), routes, dns)
+    let ips = leases.iter().map(|lease| IpConfig::new(lease.net(), lease.gateway())).collect();
+    CniResult::ipam(ips, routes, dns)
 }
 
 /// Adds the texts that are not in the list yet.

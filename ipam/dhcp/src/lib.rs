@@ -33,7 +33,6 @@ use cnimble_plugin::{Call, Caps, Plugin, Role, signal};
 use ask::{ask, ask_all};
 use config::Config;
 use daemon::store;
-use held::Held;
 use ipc::{Family, LeaseOwner, Reply, Request, Wanted};
 
 /// The longest wait for a carrier. Without one ADD goes on, because lost packets are sent again.
@@ -102,15 +101,15 @@ impl Plugin for Dhcp {
             }
             replies
         })?;
-        let lease = |reply: Reply| match reply {
-            Reply::Lease(lease) => Ok(lease),
-            _ => {
+        let mut leases = Vec::with_capacity(replies.len());
+        for reply in replies {
+            let Reply::Lease(lease) = reply else {
                 let msg =
                     format!("the lease daemon of DHCP has answered without a lease for {}", call.ifname);
-                Err(Error::new(Code::INTERNAL, msg))
-            }
-        };
-        let leases = replies.into_iter().map(lease).collect::<Result<Vec<Held>, Error>>()?;
+                return Err(Error::new(Code::INTERNAL, msg));
+            };
+            leases.push(lease);
+        }
         Ok(held::result(&leases, priority))
     }
 

@@ -58,7 +58,7 @@ enum Change {
 pub(crate) struct Journal(Rc<RefCell<Vec<Change>>>);
 
 impl Journal {
-    fn note(&self, change: Change) {
+    fn record(&self, change: Change) {
         self.0.borrow_mut().push(change);
     }
 
@@ -68,7 +68,7 @@ impl Journal {
         let name = ip.to_string();
         let saved = save(store, &name, boot).map_err(|err| store.failed("reading", &name, err))?;
         if let Some(saved) = saved {
-            self.note(Change::Removed { ip, saved });
+            self.record(Change::Removed { ip, saved });
         }
         store.remove(ip)
     }
@@ -83,7 +83,7 @@ impl Journal {
         boot: &Boot,
     ) -> Result<bool, StoreError> {
         let name = ip.to_string();
-        self.note(Change::Gave { ip, content: content.to_owned() });
+        self.record(Change::Gave { ip, content: content.to_owned() });
         files::create(store.fd(), &name, content, |file| {
             boot.mark(file);
             Ok(())
@@ -95,23 +95,13 @@ impl Journal {
     pub(crate) fn move_on(&self, store: &Store, set: usize, ip: IpAddr) -> Result<(), StoreError> {
         let name = last_name(set);
         let after = ip.to_string().into_bytes();
-        let failed = |err| store.failed("writing", &name, err);
-        let before = match files::open_regular(store.fd(), &name).map_err(failed)? {
-            Entry::Regular(file) => match files::read_open(&file).map_err(failed)? {
-                Entry::Regular(bytes) => {
-                    let mode = file.metadata().map_err(failed)?.permissions().mode();
-                    Some((bytes, mode))
-                }
-                _ => None,
-            },
-            _ => None,
-        };
+        let before = read_with_mode(store, &name).map_err(|err| store.failed("writing", &name, err))?;
         if before.as_ref().is_some_and(|(bytes, _)| *bytes == after) {
             return Ok(());
         }
         let mode = before.as_ref().map_or(files::MODE, |(_, mode)| Mode::from_bits_truncate(*mode));
-        self.note(Change::Moved { name: name.clone(), before, after: after.clone() });
-        files::replace(store.fd(), &name, &after, mode).map_err(failed)
+        self.record(Change::Moved { name: name.clone(), before, after: after.clone() });
+        files::replace(store.fd(), &name, &after, mode).map_err(|err| store.failed("writing", &name, err))
     }
 
     /// Reverts all changes, the latest first, under the lock of the store at `path`. Continues after failures and
@@ -156,11 +146,11 @@ impl Journal {
 
 impl Noted for Journal {
     fn made_directory(&self, path: &Path) {
-        self.note(Change::MadeDirectory(path.to_owned()));
+        self.record(Change::MadeDirectory(path.to_owned()));
     }
 
     fn made_lock(&self) {
-        self.note(Change::MadeLock);
+        self.record(Change::MadeLock);
     }
 }
 
@@ -189,19 +179,32 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
             Ok(())
         }
         Change::Moved { name, before, after } => {
-            let failed = |err| store.failed("restoring", &name, err);
-            if files::read(store.fd(), &name).map_err(failed)? != Entry::Regular(after) {
-                return Ok(());
-            }
-            match before {
-                None => files::remove(store.fd(), &name).map_err(failed),
-                Some((content, mode)) => {
-                    let mode = Mode::from_bits_truncate(mode);
-                    files::replace(store.fd(), &name, &content, mode).map_err(failed)
-                }
-            }
+            move_back(store, &name, before, after).map_err(|err| store.failed("restoring", &name, err))
         }
     }
+}
+
+/// Restores the file of the latest address, unless another ADD has written it since `after`. Without a file `before`,
+/// removes it.
+fn move_back(store: &Store, name: &str, before: Option<(Vec<u8>, u32)>, after: Vec<u8>) -> io::Result<()> {
+    if files::read(store.fd(), name)? != Entry::Regular(after) {
+        return Ok(());
+    }
+    match before {
+        None => files::remove(store.fd(), name),
+        Some((content, mode)) => files::replace(store.fd(), name, &content, Mode::from_bits_truncate(mode)),
+    }
+}
+
+/// Reads a file and its mode. `None` if there is no regular file, or if it is too large.
+fn read_with_mode(store: &Store, name: &str) -> io::Result<Option<(Vec<u8>, u32)>> {
+    let Entry::Regular(file) = files::open_regular(store.fd(), name)? else {
+        return Ok(None);
+    };
+    let Entry::Regular(content) = files::read_open(&file)? else {
+        return Ok(None);
+    };
+    Ok(Some((content, file.metadata()?.permissions().mode())))
 }
 
 /// Reads a lease that is about to be removed. `None` if there is no regular file. A restored file gets a new inode, so

@@ -30,8 +30,8 @@ impl Memory {
     pub(crate) fn of(call: &Call, seconds: u64) -> Option<Self> {
         let args = call.args().ok().filter(|_| seconds > 0)?;
         let pod = format!("{}/{}/{}", args.get("K8S_POD_NAMESPACE")?, args.get("K8S_POD_NAME")?, call.ifname);
-        let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
-        let is_pod = pod.split('/').count() == 3 && pod.split('/').all(is_name);
+        let is_pod = pod.split('/').count() == 3
+            && pod.split('/').all(|name| !name.is_empty() && !name.contains(char::is_whitespace));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
         is_pod.then_some(Memory { pod, seconds, now })
     }

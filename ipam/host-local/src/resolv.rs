@@ -36,13 +36,13 @@ pub(crate) fn parse(text: &str) -> Dns {
         let (Some(keyword), Some(value)) = (fields.next(), fields.next()) else {
             continue;
         };
-        let all = || std::iter::once(value).chain(fields).map(str::to_owned);
+        let values = std::iter::once(value).chain(fields).map(str::to_owned);
         // The first field of a comment is no keyword, so comments are ignored as well.
         match keyword {
             "nameserver" => dns.nameservers.push(value.to_owned()),
             "domain" => dns.domain = value.to_owned(),
-            "search" => dns.search.extend(all()),
-            "options" => dns.options.extend(all()),
+            "search" => dns.search.extend(values),
+            "options" => dns.options.extend(values),
             _ => {}
         }
     }

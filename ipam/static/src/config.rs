@@ -101,24 +101,16 @@ fn configured(addresses: &[Address]) -> Result<Vec<IpConfig>, Error> {
 /// Parses `IP` and `GATEWAY` of CNI_ARGS. A gateway that is in the network of none of these addresses is only logged.
 /// Fails with code 4.
 fn asked_for(args: &CniArgs) -> Result<Vec<IpConfig>, Error> {
-    let items = |key: &str| {
-        let text = args.get(key).unwrap_or_default().trim();
-        let items = text.split(',').map(|item| item.trim().to_owned());
-        if text.is_empty() { Vec::new() } else { items.collect() }
-    };
-    let bad = |key: &str, what: &str, item: &str| {
-        let msg = format!("CNI_ARGS: {key}: invalid {what}: {}", item.escape_debug());
-        Error::new(Code::INVALID_ENVIRONMENT, msg)
-    };
     let mut ips = Vec::new();
-    for item in items("IP") {
+    for item in items_of(args, "IP") {
         let net = cidr::parse_cidr(&item).ok_or_else(|| {
-            bad("IP", "CIDR address", &item).details("an address needs its prefix length, like 10.1.2.3/24")
+            invalid_item("IP", "CIDR address", &item)
+                .details("an address needs its prefix length, like 10.1.2.3/24")
         })?;
         ips.push(IpConfig::new(net, None));
     }
-    for item in items("GATEWAY") {
-        let gateway = cidr::parse_ip(&item).ok_or_else(|| bad("GATEWAY", "IP address", &item))?;
+    for item in items_of(args, "GATEWAY") {
+        let gateway = cidr::parse_ip(&item).ok_or_else(|| invalid_item("GATEWAY", "IP address", &item))?;
         let mut used = false;
         for ip in ips.iter_mut().filter(|ip| ip.address.contains(gateway)) {
             ip.gateway = Some(gateway);
@@ -129,6 +121,21 @@ fn asked_for(args: &CniArgs) -> Result<Vec<IpConfig>, Error> {
         }
     }
     Ok(ips)
+}
+
+/// Returns the items of a key of CNI_ARGS, which commas separate. There are none if the key is missing or empty.
+fn items_of(args: &CniArgs, key: &str) -> Vec<String> {
+    let text = args.get(key).unwrap_or_default().trim();
+    if text.is_empty() {
+        return Vec::new();
+    }
+    text.split(',').map(|item| item.trim().to_owned()).collect()
+}
+
+/// Returns the error for an item of a key of CNI_ARGS that is no `what`, with code 4.
+fn invalid_item(key: &str, what: &str, item: &str) -> Error {
+    let msg = format!("CNI_ARGS: {key}: invalid {what}: {}", item.escape_debug());
+    Error::new(Code::INVALID_ENVIRONMENT, msg)
 }
 
 /// Fails with code 7 for two addresses of one family in a version before 0.3.0, whose results have no room for them.

@@ -4,6 +4,8 @@
 
 mod config;
 
+use std::net::IpAddr;
+
 use cnimble_cni::{CniResult, Error};
 use cnimble_plugin::{Call, Caps, Plugin, Role};
 
@@ -52,17 +54,14 @@ impl Plugin for Static {
                 )));
             };
             if wanted.gateway.is_some() && found.gateway != wanted.gateway {
-                let text = |gateway: Option<std::net::IpAddr>| {
-                    gateway.map_or_else(|| "none".to_owned(), |gateway| gateway.to_string())
-                };
                 return Err(Error::check(format!(
                     "static: Failed to match addr {} on interface {}",
                     wanted.address, call.ifname
                 ))
                 .details(format!(
                     "its gateway is {} in prevResult, and {} in the configuration",
-                    text(found.gateway),
-                    text(wanted.gateway)
+                    gateway_text(found.gateway),
+                    gateway_text(wanted.gateway)
                 )));
             }
         }
@@ -72,4 +71,9 @@ impl Plugin for Static {
     fn status(&self, call: &Call) -> Result<(), Error> {
         Config::read(&call.config, &call.args()?).map(drop)
     }
+}
+
+/// Returns the gateway for an error text, or `none`.
+fn gateway_text(gateway: Option<IpAddr>) -> String {
+    gateway.map_or_else(|| "none".to_owned(), |gateway| gateway.to_string())
 }

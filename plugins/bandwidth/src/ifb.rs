@@ -28,7 +28,7 @@ pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_
     let alias = call.owner().comment();
     let mark = Change { alias: Some(&alias), ..Change::default() };
     call.step(&what, || host.execute(link::set(index, &name, &mark)))?;
-    call.step(&what, || root::put(call, host, &ifb, limit))?;
+    call.step(&what, || root::put_limit(call, host, &ifb, limit))?;
     call.step(&what, || add_ingress(host, veth))?;
     let (at, undone) = (veth.index, veth.name.clone());
     call.undo.push(format!("remove the ingress qdisc of {undone}"), move || {
@@ -107,7 +107,7 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
 pub(crate) fn put_back(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
     let Some(ifb) = find(call, host)? else { return add(call, host, veth, limit).map(drop) };
     if root::check(host, &ifb, limit).is_err() {
-        root::put(call, host, &ifb, limit)?;
+        root::put_limit(call, host, &ifb, limit)?;
     }
     check::switch_on(host, &ifb)?;
     if host.redirects(veth.index)?.first() != Some(&ifb.index) {

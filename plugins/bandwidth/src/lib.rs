@@ -80,7 +80,7 @@ impl Plugin for Bandwidth {
         }
         if let Some(limit) = config.ingress() {
             let what = format!("limit what {} receives", call.ifname);
-            call.step(&what, || root::put(call, &mut host, &veth, &limit))?;
+            call.step(&what, || root::put_limit(call, &mut host, &veth, &limit))?;
         }
         Ok(result)
     }
@@ -107,12 +107,20 @@ impl Plugin for Bandwidth {
         let mut host = Netlink::open()?;
         let veth = veth::host_end(call, &mut host, prev).map_err(|err| err.with_code(Code::CHECK_FAILED))?;
         if let Some(limit) = config.ingress() {
-            let verify = |host: &mut Netlink| root::check(host, &veth, &limit);
-            call.wants(Place::Host, &mut host, verify, |host| root::put(call, host, &veth, &limit))?;
+            call.wants(
+                Place::Host,
+                &mut host,
+                |host| root::check(host, &veth, &limit),
+                |host| root::put_limit(call, host, &veth, &limit),
+            )?;
         }
         if let Some(limit) = config.egress() {
-            let verify = |host: &mut Netlink| ifb::check(call, host, &veth, &limit);
-            call.wants(Place::Host, &mut host, verify, |host| ifb::put_back(call, host, &veth, &limit))?;
+            call.wants(
+                Place::Host,
+                &mut host,
+                |host| ifb::check(call, host, &veth, &limit),
+                |host| ifb::put_back(call, host, &veth, &limit),
+            )?;
         }
         Ok(())
     }

@@ -45,7 +45,12 @@ pub(crate) fn is_limit(qdisc: &Qdisc) -> bool {
 /// Limits what leaves by the link, with its undo. Replaces a limit that an earlier attachment left. Fails with code 102
 /// if the link has another root qdisc. Warns if the burst is smaller than a packet, because such packets would not
 /// pass.
-pub(crate) fn put(call: &Call, host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
+pub(crate) fn put_limit(
+    call: &Call,
+    host: &mut Netlink,
+    link: &Link,
+    limit: &Limit<'_>,
+) -> Result<(), Error> {
     if limit.bucket.burst() < link.mtu.into() {
         log::warn!(
             "{}: a burst of {} bytes is less than one packet of {}: it won't pass",
@@ -89,34 +94,37 @@ fn at_root(host: &mut Netlink, link: &Link, add: Request) -> Result<(), Error> {
 
 /// Fails with code 103 and the difference if the limit is not at the root of the link.
 pub(crate) fn check(host: &mut Netlink, link: &Link, limit: &Limit<'_>) -> Result<(), Error> {
-    let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let kind = if *limit.subnets == Subnets::All { "tbf" } else { "htb" };
     let Some(root) = host.root_qdisc(link.index)? else {
-        return Err(wrong(format!("no root qdisc, expected {kind}")));
+        return Err(difference(link, &format!("no root qdisc, expected {kind}")));
     };
     if let Some(rest) = root.default_class {
         return check_classes(host, link, limit, rest);
     }
     let Some(now) = root.tbf.filter(|_| kind == "tbf") else {
-        return Err(wrong(format!("the root qdisc {}, expected {kind}", root.kind)));
+        return Err(difference(link, &format!("the root qdisc {}, expected {kind}", root.kind)));
     };
     check_bucket(link, now.rate, now.buffer, &limit.bucket)?;
     if now.limit != limit.bucket.limit && limit.bucket.limit != u32::MAX {
-        return Err(wrong(format!("limit {}, expected {} bytes", now.limit, limit.bucket.limit)));
+        return Err(difference(link, &format!("limit {}, expected {} bytes", now.limit, limit.bucket.limit)));
     }
     Ok(())
 }
 
+/// Returns the error that the link has `what` in place of the limit, with code 103.
+fn difference(link: &Link, what: &str) -> Error {
+    Error::check(format!("interface {} has {what}", link.name))
+}
+
 /// Compares the rate, in bytes per second, and the burst, as the kernel's `buffer` of time.
 fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), Error> {
-    let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     if rate != limit.rate {
-        return Err(wrong(format!("rate {rate}, expected {} bytes per second", limit.rate)));
+        return Err(difference(link, &format!("rate {rate}, expected {} bytes per second", limit.rate)));
     }
     // In the Go plugin large numbers wrap, while this one uses the largest value. So that value is not compared.
     if buffer != limit.buffer && limit.buffer != u32::MAX {
         let now = Tbf { rate, limit: 0, buffer }.burst();
-        return Err(wrong(format!("burst {now}, expected {} bytes", limit.burst())));
+        return Err(difference(link, &format!("burst {now}, expected {} bytes", limit.burst())));
     }
     Ok(())
 }
@@ -124,23 +132,22 @@ fn check_bucket(link: &Link, rate: u64, buffer: u32, limit: &Tbf) -> Result<(), 
 /// Compares the classes and filters of an `htb`. Newer Go plugins also have classes for limits without lists, and
 /// filters on the destination in both directions. Both are accepted.
 fn check_classes(host: &mut Netlink, link: &Link, limit: &Limit<'_>, rest: Class) -> Result<(), Error> {
-    let wrong = |what: String| Error::check(format!("interface {} has {what}", link.name));
     let (expected, filters) = limit.sorting().unwrap_or((Class::Limited, Vec::new()));
     if rest != expected {
-        return Err(wrong("the other class for what is in no list".into()));
+        return Err(difference(link, "the other class for what is in no list"));
     }
     let found = host.subnet_filters(link.index)?;
     for wanted in filters {
         let ends = [wanted.end, End::Destination];
-        let is = |one: &SubnetFilter| {
-            one.subnet == wanted.subnet && one.class == wanted.class && ends.contains(&one.end)
-        };
-        if !found.iter().any(is) {
-            return Err(wrong(format!("no filter for {}", wanted.subnet)));
+        let is_present = found.iter().any(|filter| {
+            filter.subnet == wanted.subnet && filter.class == wanted.class && ends.contains(&filter.end)
+        });
+        if !is_present {
+            return Err(difference(link, &format!("no filter for {}", wanted.subnet)));
         }
     }
     match host.buckets(link.index)?.iter().find(|bucket| bucket.class == Class::Limited) {
         Some(now) => check_bucket(link, now.rate, now.buffer, &limit.bucket),
-        None => Err(wrong("no class 1:30".into())),
+        None => Err(difference(link, "no class 1:30")),
     }
 }

@@ -12,22 +12,23 @@ use crate::root;
 /// Returns the host's end of CNI_IFNAME, if the host proves that it is the attachment's ([`Netlink::host_end`]). As
 /// with the Go plugin, prevResult has to list it. Fails with code 7 if there is no such link.
 pub(crate) fn host_end(call: &Call, host: &mut Netlink, prev: &CniResult) -> Result<Link, Error> {
-    let none = |why: &str| {
-        Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns))
-            .details(why)
-    };
     let netns = call.open_netns()?;
     let Some(pod) = Netlink::open_in(&netns)?.find_link(&call.ifname)? else {
-        return Err(none("the interface is missing"));
+        return Err(no_peer(call, "the interface is missing"));
     };
     if pod.kind != "veth" {
-        return Err(none("it is not a veth"));
+        return Err(no_peer(call, "it is not a veth"));
     }
     let on_host = prev.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
     let known: Vec<&str> = on_host.map(|listed| listed.name.as_str()).collect();
     host.host_end(&call.owner(), &known, &pod, &netns)?
         .filter(|end| known.contains(&end.name.as_str()))
-        .ok_or_else(|| none("prevResult has no interface on the host that is its other end"))
+        .ok_or_else(|| no_peer(call, "prevResult has no interface on the host that is its other end"))
+}
+
+/// Returns the error for an interface without a host's end, with code 7 and the reason.
+fn no_peer(call: &Call, why: &str) -> Error {
+    Error::config(format!("interface {} in {} has no peer to limit", call.ifname, call.netns)).details(why)
 }
 
 /// Removes the limit and the redirection of the host's end among the interfaces in prevResult. Does nothing without a

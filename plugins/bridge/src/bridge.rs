@@ -166,7 +166,7 @@ fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Ma
     let (index, name) = (bridge.index, bridge.name.clone());
     let back = Change { up: up.map(|_| false), promisc: promisc.map(|_| false), ..Change::default() };
     cx.call.undo.push(format!("restore the flags of {name}"), move || {
-        // An ADD that joins later sets the flags itself ([`ours::hold`]).
+        // An ADD that joins later sets the flags itself ([`ours::hold_mac`]).
         take_back(
             |host| Ok(has_ports(host, index)?),
             |host| Ok(host.execute(link::set(index, &name, &back))?),

@@ -1,10 +1,11 @@
 //! The wanted state of an attachment: CHECK verifies it, and a repair restores it.
 
-use cnimble_cni::{CniResult, Error, Owner};
+use ipnetwork::IpNetwork;
+
+use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::nft::Nft;
-use cnimble_netlink::port::{self as bridge_port, Port, Vlan};
-use cnimble_netlink::{Netlink, sysctl};
+use cnimble_netlink::port::{self as bridge_port, Port};
 use cnimble_plugin::interface::{check, host, pod};
 use cnimble_plugin::{Call, Place};
 use cnimble_rules::filters::Wanted;
@@ -12,6 +13,9 @@ use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::config::{Config, vlan_gateway_name};
 use crate::context::Context;
+use crate::differences::{
+    check_bridge, check_closed, check_flags, check_frames, check_gateways, check_vlans, is_port,
+};
 use crate::{bridge, gateway, ours, place, port, unused, uplink, vlan_gateway};
 
 /// Compares an attachment with its result and configuration.
@@ -76,20 +80,29 @@ impl Attached<'_> {
     /// Returns the bridge as it is afterwards. Fails with code 103 if there still is none.
     fn bridge(&self, cx: &mut Context<'_>, end: Option<&Link>) -> Result<Link, Error> {
         let (call, config) = (cx.call, cx.config);
-        let put_back = |cx: &mut Context<'_>| {
-            let _alone = config.remove_unused.then(unused::lock).transpose()?;
-            let bridge = bridge::ensure(cx, self.mac_on_host(&config.bridge))?;
-            match end {
-                Some(end) if is_port(&port_now(cx, end)?, &bridge).is_err() => self.join(cx, &bridge, end),
-                _ => Ok(()),
-            }
-        };
-        let verify = |cx: &mut Context<'_>| check_bridge(&mut cx.host, config, call.is_examined());
-        call.wants(Place::Host, cx, verify, put_back)?;
+        call.wants(
+            Place::Host,
+            cx,
+            |cx| check_bridge(&mut cx.host, config, call.is_examined()),
+            |cx| {
+                let _alone = config.remove_unused.then(unused::lock).transpose()?;
+                let bridge = bridge::ensure(cx, self.mac_on_host(&config.bridge))?;
+                match end {
+                    Some(end) if is_port(&port_now(cx, end)?, &bridge).is_err() => {
+                        self.join(cx, &bridge, end)
+                    }
+                    _ => Ok(()),
+                }
+            },
+        )?;
         let bridge = check::find(&mut cx.host, &config.bridge, "on the host")?;
         if let Some(name) = config.uplink.as_ref().filter(|_| ours::has_uplink(&bridge)) {
-            let verify = |cx: &mut Context<'_>| uplink::check(&mut cx.host, &bridge, name);
-            call.wants(Place::Host, cx, verify, |cx| uplink::join(cx, &bridge, name))?;
+            call.wants(
+                Place::Host,
+                cx,
+                |cx| uplink::check(&mut cx.host, &bridge, name),
+                |cx| uplink::join(cx, &bridge, name),
+            )?;
         }
         Ok(bridge)
     }
@@ -97,39 +110,36 @@ impl Attached<'_> {
     /// Verifies the host's end as a port: its master, its state, its flags and its VLANs, each as an item of its own.
     fn port(&self, cx: &mut Context<'_>, bridge: &Link, end: &Link) -> Result<(), Error> {
         let (call, config, vlans) = (cx.call, cx.config, port::vlans(cx.config));
-        let verify = |cx: &mut Context<'_>| is_port(&port_now(cx, end)?, bridge);
-        call.wants(Place::Host, cx, verify, |cx| self.join(cx, bridge, end))?;
-        let verify = |cx: &mut Context<'_>| check::host_state(&port_now(cx, end)?, self.prev);
-        call.wants(Place::Host, cx, verify, |cx| check::switch_on(&mut cx.host, end))?;
-        let verify = |cx: &mut Context<'_>| check_flags(&port_now(cx, end)?, config);
-        call.wants(Place::Host, cx, verify, |cx| {
-            let port = port_now(cx, end)?;
-            let isolated = config.isolated || port.port.unwrap_or_default().isolated;
-            let flags = Port { hairpin: config.hairpin, isolated, closed: true };
-            Ok(cx.host.execute(bridge_port::set(port.index, &port.name, flags))?)
-        })?;
+        call.wants(
+            Place::Host,
+            cx,
+            |cx| is_port(&port_now(cx, end)?, bridge),
+            |cx| self.join(cx, bridge, end),
+        )?;
+        call.wants(
+            Place::Host,
+            cx,
+            |cx| check::host_state(&port_now(cx, end)?, self.prev),
+            |cx| check::switch_on(&mut cx.host, end),
+        )?;
+        call.wants(Place::Host, cx, |cx| check_flags(&port_now(cx, end)?, config), |cx| set_flags(cx, end))?;
         // CHECK does not compare the frames. Its caller may end a pod that fails, even if an administrator has switched
         // its port off on purpose.
         if call.is_examined() {
-            let verify = |cx: &mut Context<'_>| check_frames(&port_now(cx, end)?);
-            call.wants(Place::Host, cx, verify, |cx| {
-                let port = port_now(cx, end)?;
-                let mut requests = vec![bridge_port::pass_frames(port.index, &port.name)];
-                if port.frames.is_some_and(|frames| frames.disabled) {
-                    requests.push(bridge_port::enable(port.index, &port.name));
-                }
-                Ok(cx.host.execute_all(requests)?)
-            })?;
+            call.wants(Place::Host, cx, |cx| check_frames(&port_now(cx, end)?), |cx| pass_frames(cx, end))?;
         }
-        let verify = |cx: &mut Context<'_>| check_closed(&port_now(cx, end)?, &cx.owner);
-        call.wants(Place::Host, cx, verify, |cx| {
-            let port = port_now(cx, end)?;
-            host::ignore_router_advertisements_on_new(&port)?;
-            let closed = Port { closed: true, ..Port::default() };
-            Ok(cx.host.execute(bridge_port::claim(port.index, &port.name, closed, &Change::default()))?)
-        })?;
-        let verify = |cx: &mut Context<'_>| check_vlans(&mut cx.host, &vlans, end);
-        call.wants(Place::Host, cx, verify, |cx| port::configure_vlans(cx, bridge, end, &vlans))
+        call.wants(
+            Place::Host,
+            cx,
+            |cx| check_closed(&port_now(cx, end)?, &cx.owner),
+            |cx| close_port(cx, end),
+        )?;
+        call.wants(
+            Place::Host,
+            cx,
+            |cx| check_vlans(&mut cx.host, &vlans, end),
+            |cx| port::configure_vlans(cx, bridge, end, &vlans),
+        )
     }
 
     /// Makes the host's end a port again, with the flags, VLANs and forwarding entry that ADD gave it. It is set up
@@ -137,18 +147,17 @@ impl Attached<'_> {
     fn join(&self, cx: &mut Context<'_>, bridge: &Link, end: &Link) -> Result<(), Error> {
         let config = cx.config;
         let port = port_now(cx, end)?;
-        let set = |change: Change<'_>| link::set(port.index, &port.name, &change);
         let flags =
             Port { hairpin: config.hairpin, isolated: config.isolated, closed: cx.owner.owns(&port.alias) };
         cx.host.execute_all(vec![
-            set(Change { up: Some(false), ..Change::default() }),
-            set(Change { master: Some(bridge.index), ..Change::default() }),
+            link::set(port.index, &port.name, &Change { up: Some(false), ..Change::default() }),
+            link::set(port.index, &port.name, &Change { master: Some(bridge.index), ..Change::default() }),
             bridge_port::claim(port.index, &port.name, flags, &Change::default()),
         ])?;
-        ours::hold(cx, &mut bridge.clone(), &port)?;
+        ours::hold_mac(cx, &mut bridge.clone(), &port)?;
         port::configure_vlans(cx, bridge, &port, &port::vlans(config))?;
         if let Some(mac) = self.mac_in_pod() {
-            place::hold(cx, bridge, &port, mac)?;
+            place::hold_mac(cx, bridge, &port, mac)?;
         }
         check::switch_on(&mut cx.host, &port)
     }
@@ -161,20 +170,12 @@ impl Attached<'_> {
             return Ok(());
         }
         let wanted = gateway::addresses_of(self.prev)?;
-        let verify = |cx: &mut Context<'_>| check_gateways(cx, bridge, self.prev);
-        call.wants(Place::Host, cx, verify, |cx| {
-            if let Some(vlan) = config.vlan {
-                vlan_gateway::rejoin(cx, bridge, vlan)?;
-            }
-            let made = gateway::ensure(cx, bridge, &wanted, self.prev)?;
-            if let (Some(gateway), Some(vlan)) = (&made, config.vlan) {
-                vlan_gateway::keep(&mut cx.host, gateway, vlan)?;
-            }
-            let link = made.as_ref().unwrap_or(bridge);
-            gateway::lead_to_pods(&mut cx.host, link, self.prev)?;
-            let mac = self.mac_on_host(&link.name);
-            Ok(cx.host.execute(link::set(link.index, &link.name, &Change { mac, ..Change::default() }))?)
-        })?;
+        call.wants(
+            Place::Host,
+            cx,
+            |cx| check_gateways(cx, bridge, self.prev),
+            |cx| self.restore_gateways(cx, bridge, &wanted),
+        )?;
         if !call.is_examined() {
             return Ok(());
         }
@@ -185,34 +186,64 @@ impl Attached<'_> {
         gateway.map_or(Ok(()), |gateway| host::forwards(call, &mut cx.host, &gateway, &wanted))
     }
 
+    /// Gives the bridge, or the VLAN's gateway interface, the `wanted` addresses, the routes to the pods, and the MAC
+    /// that the pods know.
+    fn restore_gateways(
+        &self,
+        cx: &mut Context<'_>,
+        bridge: &Link,
+        wanted: &[IpNetwork],
+    ) -> Result<(), Error> {
+        let config = cx.config;
+        if let Some(vlan) = config.vlan {
+            vlan_gateway::rejoin(cx, bridge, vlan)?;
+        }
+        let made = gateway::ensure(cx, bridge, wanted, self.prev)?;
+        if let (Some(gateway), Some(vlan)) = (&made, config.vlan) {
+            vlan_gateway::keep(&mut cx.host, gateway, vlan)?;
+        }
+        let link = made.as_ref().unwrap_or(bridge);
+        gateway::lead_to_pods(&mut cx.host, link, self.prev)?;
+        let mac = self.mac_on_host(&link.name);
+        Ok(cx.host.execute(link::set(link.index, &link.name, &Change { mac, ..Change::default() }))?)
+    }
+
     /// Verifies the packet rules. The rules of a port, for the MAC check and isolation, need a proven host's `end`,
     /// because they name it. Without one only masquerading is verified.
     fn rules(&self, cx: &Context<'_>, end: Option<&Link>) -> Result<(), Error> {
         let (call, config, owner, nft) = (cx.call, cx.config, &cx.owner, &mut Nft::new());
         if let Some(masquerade) = config.masquerade(self.prev) {
-            let verify = |nft: &mut Nft| masquerade.check(nft, owner);
-            call.wants(Place::Rules, nft, verify, |nft| {
-                // The configured exceptions may have changed since ADD, so the old elements are removed first.
-                masquerade::remove(nft, owner, masquerade.sources())?;
-                cx.filter(nft, &Wanted { masquerade: Some(masquerade.clone()), ..Wanted::default() })
-            })?;
+            call.wants(
+                Place::Rules,
+                nft,
+                |nft| masquerade.check(nft, owner),
+                |nft| {
+                    // The configured exceptions may have changed since ADD, so the old elements are removed first.
+                    masquerade::remove(nft, owner, masquerade.sources())?;
+                    cx.filter(nft, &Wanted { masquerade: Some(masquerade.clone()), ..Wanted::default() })
+                },
+            )?;
         }
         let Some(Link { name: port, alias, .. }) = end else { return Ok(()) };
         // The MAC of the result counts, because the pod can have changed the present one.
         if config.mac_spoof_check
             && let Some(mac) = self.mac_in_pod()
         {
-            let verify = |nft: &mut Nft| spoof::check(nft, owner, port, mac);
-            call.wants(Place::Rules, nft, verify, |nft| {
-                cx.filter(nft, &Wanted { port, mac: Some(mac), ..Wanted::default() })
-            })?;
+            call.wants(
+                Place::Rules,
+                nft,
+                |nft| spoof::check(nft, owner, port, mac),
+                |nft| cx.filter(nft, &Wanted { port, mac: Some(mac), ..Wanted::default() }),
+            )?;
         }
         // The Go plugins' ports, which have no alias, are not isolated.
         if let Some(addrs) = config.isolated_addresses(self.prev).filter(|_| owner.owns(alias)) {
-            let verify = |nft: &mut Nft| isolation::check(nft, owner, port, &addrs);
-            call.wants(Place::Rules, nft, verify, |nft| {
-                cx.filter(nft, &Wanted { port, isolated: Some(addrs.clone()), ..Wanted::default() })
-            })?;
+            call.wants(
+                Place::Rules,
+                nft,
+                |nft| isolation::check(nft, owner, port, &addrs),
+                |nft| cx.filter(nft, &Wanted { port, isolated: Some(addrs.clone()), ..Wanted::default() }),
+            )?;
         }
         Ok(())
     }
@@ -224,149 +255,28 @@ fn port_now(cx: &mut Context<'_>, end: &Link) -> Result<Link, Error> {
     check::host_end_again(&mut cx.host, end)
 }
 
-/// Checks that the bridge exists, is up, and is as the configuration wants it. `accept_ra` is compared only in an
-/// examination (doctor, guard). The Go plugins' CHECK does not ask for it, and must not fail after a change of plugins.
-fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Result<(), Error> {
-    let bridge = check::find(host, &config.bridge, "on the host")?;
-    if bridge.kind != "bridge" {
-        return Err(Error::check(format!("interface {} is not a bridge", bridge.name)));
-    }
-    if !bridge.up {
-        return Err(Error::check(format!("bridge {} is down", bridge.name)));
-    }
-    if config.promisc && !bridge.promisc {
-        return Err(Error::check(format!("bridge {} is not in promiscuous mode", bridge.name)));
-    }
-    if config.uses_vlans() && !bridge.vlan_filtering {
-        return Err(Error::check(format!("bridge {} doesn't filter vlans", bridge.name)));
-    }
-    if is_examined && let Some(accept_ra) = bridge.accept_ra.filter(|accept_ra| *accept_ra != 0) {
-        return Err(Error::check(format!("bridge {} has accept_ra {accept_ra}, expected 0", bridge.name)));
-    }
-    Ok(())
+/// Gives the port the configured flags. A port that is isolated already stays isolated ([`check_flags`]).
+fn set_flags(cx: &mut Context<'_>, end: &Link) -> Result<(), Error> {
+    let port = port_now(cx, end)?;
+    let isolated = cx.config.isolated || port.port.unwrap_or_default().isolated;
+    let flags = Port { hairpin: cx.config.hairpin, isolated, closed: true };
+    Ok(cx.host.execute(bridge_port::set(port.index, &port.name, flags))?)
 }
 
-/// Fails with code 103 if `port` has another master than `bridge`, or none.
-fn is_port(port: &Link, bridge: &Link) -> Result<(), Error> {
-    if port.master == Some(bridge.index) {
-        Ok(())
-    } else {
-        Err(Error::check(format!("{} is not a port of {}", port.name, bridge.name)))
+/// Lets frames pass the port again, and enables a disabled one.
+fn pass_frames(cx: &mut Context<'_>, end: &Link) -> Result<(), Error> {
+    let port = port_now(cx, end)?;
+    let mut requests = vec![bridge_port::pass_frames(port.index, &port.name)];
+    if port.frames.is_some_and(|frames| frames.disabled) {
+        requests.push(bridge_port::enable(port.index, &port.name));
     }
+    Ok(cx.host.execute_all(requests)?)
 }
 
-/// Checks hairpin mode and isolation of the port. Isolation that the configuration does not ask for is no difference.
-fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
-    let flags = port.port.unwrap_or_default();
-    if flags.hairpin != config.hairpin {
-        return Err(Error::check(format!(
-            "port {} has hairpin {}, expected {}",
-            port.name, flags.hairpin, config.hairpin
-        )));
-    }
-    // The plugin firewall isolates ports as well, so an isolated port is accepted in any case.
-    if config.isolated && !flags.isolated {
-        return Err(Error::check(format!("port {} has isolated false, expected true", port.name)));
-    }
-    Ok(())
-}
-
-/// Checks that the bridge forwards the pod's frames, learns from them, and sends the pod frames to unknown receivers.
-/// The kernel disables a port without a carrier, as while the pod's end is down. Such a state is no difference.
-fn check_frames(port: &Link) -> Result<(), Error> {
-    let Some(frames) = port.frames else { return Ok(()) };
-    let lacks = |what: &str| Err(Error::check(format!("port {} has {what}", port.name)));
-    if frames.disabled && port.up && port.carrier {
-        return lacks("state disabled, expected forwarding");
-    }
-    if !frames.learning {
-        return lacks("learning off, expected on");
-    }
-    if !frames.flood {
-        return lacks("flood off, expected on");
-    }
-    Ok(())
-}
-
-/// Checks that the port still receives nothing itself (`group_fwd_mask`), and that it still ignores router
-/// advertisements.
-///
-/// The Go plugins and earlier versions of this one set no mask. Their ports are accepted: those of the Go plugins have
-/// no alias, and those of earlier versions have the host's default of `accept_ra`. So a missing mask is a difference
-/// only if the port has our alias and an `accept_ra` of 0 that is not that default.
-fn check_closed(port: &Link, owner: &Owner) -> Result<(), Error> {
-    let closed = port.port.unwrap_or_default().closed;
-    let Some(accept_ra) = port.accept_ra else { return Ok(()) };
-    if closed && accept_ra != 0 {
-        let what = format!("port {} has accept_ra {accept_ra}, expected 0", port.name);
-        return Err(Error::check(what));
-    }
-    let was_closed = owner.owns(&port.alias) && accept_ra == 0;
-    if !closed && was_closed && sysctl::read("net/ipv6/conf/default/accept_ra")? != "0" {
-        let what = format!("port {} is open to reserved addresses", port.name);
-        return Err(Error::check(what).details("its group_fwd_mask should be 0xfffd"));
-    }
-    Ok(())
-}
-
-/// Checks that the port is in all `wanted` VLANs, each up to the last ID of its range. Further VLANs are accepted.
-fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Link) -> Result<(), Error> {
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let present = host.vlans(port.index)?;
-    for (vlan, last) in wanted {
-        for id in vlan.id..=*last {
-            if !present.contains(&Vlan { id, ..*vlan }) {
-                return Err(Error::check(format!("port {} is not in vlan {id}", port.name)));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Checks that the VLAN's gateway interface is up and leads into the VLAN, and returns it.
-fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Link, Error> {
-    let gateway = check::find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
-    if !gateway.up {
-        return Err(Error::check(format!("{} is down", gateway.name)));
-    }
-    // The administrator may have made another kind of interface with that name, which has no port on the bridge.
-    if gateway.kind == "veth" {
-        let port = gateway
-            .peer
-            .and_then(|index| host.link_at(index).ok())
-            .filter(|port| port.peer == Some(gateway.index) && port.master == Some(bridge.index))
-            .ok_or_else(|| Error::check(format!("{} doesn't lead to {}", gateway.name, bridge.name)))?;
-        check_vlans(host, &[port::untagged(vlan)], &port)?;
-    }
-    Ok(gateway)
-}
-
-/// Checks that the gateways' addresses are on the bridge, or on the VLAN's gateway interface. The host's routes to the
-/// pods are compared only in an examination, because the Go plugins' CHECK does not ask for them.
-fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
-    let (call, host) = (cx.call, &mut cx.host);
-    let link = match cx.config.vlan {
-        Some(vlan) => check_vlan_gateway(host, bridge, vlan)?,
-        // A repair may have changed the bridge, so an examination reads it again.
-        None if call.is_examined() => host.link_at(bridge.index)?,
-        None => bridge.clone(),
-    };
-    // The pods have this MAC in their neighbour tables. It is not compared for a bridge that is no gateway, which may
-    // follow its ports.
-    if let Some(known) = prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == link.name) {
-        check::same_mac(&link, known)?;
-    }
-    let present = host.addrs(link.index)?;
-    for gateway in prev.ips.iter().filter_map(|ip| ip.gateway) {
-        if !present.iter().any(|addr| addr.net.ip() == gateway) {
-            return Err(Error::check(format!("{} lacks the gateway address {gateway}", link.name)));
-        }
-    }
-    // The kernel removes the routes of a link that is down, and another item reports that state.
-    if !call.is_examined() || !link.up {
-        return Ok(());
-    }
-    check::routes(host, &link, &gateway::routes_to_pods(&present, &link, prev), "on the host")
+/// Makes the port receive nothing itself, and ignore router advertisements ([`check_closed`]).
+fn close_port(cx: &mut Context<'_>, end: &Link) -> Result<(), Error> {
+    let port = port_now(cx, end)?;
+    host::ignore_router_advertisements_on_new(&port)?;
+    let closed = Port { closed: true, ..Port::default() };
+    Ok(cx.host.execute(bridge_port::claim(port.index, &port.name, closed, &Change::default()))?)
 }

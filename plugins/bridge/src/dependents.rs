@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use cnimble_cni::Error;
-use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::packet::{self, Listens};
 use cnimble_netlink::route::{ANY_TABLE, NewRoute};
@@ -60,8 +59,8 @@ pub(crate) fn find_dependent(host: &mut Netlink, link: &Link) -> Result<Option<D
 /// Finds an address, a route, a nexthop object, a routing rule or a used neighbour entry of the host on the link.
 /// Addresses and routes that the kernel makes for each link do not count.
 fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
-    let stays = |addr: &Addr| protected::is_of_one_link(addr.net.ip());
-    if let Some(addr) = host.addrs(link.index)?.into_iter().find(|addr| !stays(addr)) {
+    let mut addrs = host.addrs(link.index)?.into_iter();
+    if let Some(addr) = addrs.find(|addr| !protected::is_of_one_link(addr.net.ip())) {
         let hint =
             "a port gets no packets for its addresses; remove them, or give the bridge to the host yourself";
         return Ok(Dependent::new(format!("has the address {}", addr.net), hint));
@@ -84,10 +83,8 @@ fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, 
     }
     // The kernel has an entry for each IPv6 router that advertises itself. It is stale as long as nothing uses it.
     let entries = host.neighbour_entries(link.index)?;
-    let is_in_use = |entry: &&cnimble_netlink::neigh::Neighbour| {
-        !(entry.is_failed() || entry.is_router && entry.is_stale())
-    };
-    Ok(entries.iter().find(is_in_use).and_then(|entry| {
+    let used = entries.iter().find(|entry| !(entry.is_failed() || entry.is_router && entry.is_stale()));
+    Ok(used.and_then(|entry| {
         let hint = "`ip neighbour` lists it; use another interface for the pods, or flush the table if nothing needs it";
         Dependent::new(format!("leads to {}, which the host knows there", entry.ip), hint)
     }))
@@ -128,25 +125,34 @@ fn find_client(link: &Link) -> Result<Option<Dependent>, Error> {
         Error::new(cnimble_cni::Code::IO, "uplink: list packet sockets").details(err.to_string())
     })?;
     // A program that records packets has the same socket as some clients. Only a client also has the UDP port.
-    let has_port = || Ok::<_, Error>(!listeners::listeners(UDP, Some(CLIENT_PORT))?.is_empty());
-    if sockets.contains(&Listens::Ipv4) || sockets.contains(&Listens::Everything) && has_port()? {
+    if sockets.contains(&Listens::Ipv4)
+        || sockets.contains(&Listens::Everything) && !listeners::listeners(UDP, Some(CLIENT_PORT))?.is_empty()
+    {
         return Ok(Dependent::new("has a DHCP client (`ss -0lp` names it)", hint));
     }
-    let file = |dir: &str| {
-        let bytes = files::read(&Path::new(dir).join(link.index.to_string()), FILE_LIMIT, Links::Refuse);
-        bytes.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let has = |dir: &str, wanted: fn(&str) -> bool| file(dir).is_some_and(|text| text.lines().any(wanted));
-    if file(NETWORKD_LEASES).is_some() || has(NETWORKD_LINKS, |line| line == "ADMIN_STATE=configuring") {
+    if read_state(NETWORKD_LEASES, link).is_some()
+        || read_state(NETWORKD_LINKS, link)
+            .is_some_and(|text| text.lines().any(|line| line == "ADMIN_STATE=configuring"))
+    {
         let hint =
             "`networkctl status` tells more; set Unmanaged=yes for it, or use another interface for the pods";
         return Ok(Dependent::new("is being configured by systemd-networkd", hint));
     }
-    let is_connected =
-        |line: &str| line.strip_prefix("connection-uuid=").is_some_and(|uuid| !uuid.is_empty());
-    if has(NETWORK_MANAGER, is_connected) {
+    if read_state(NETWORK_MANAGER, link).is_some_and(|text| has_connection(&text)) {
         let hint = "`nmcli device set NAME managed no` frees it, or use another interface for the pods";
         return Ok(Dependent::new("has a connection of NetworkManager", hint));
     }
     Ok(None)
+}
+
+/// Reads the state file of the link in `dir`. Returns `None` if it cannot be read, or if it is larger than
+/// [`FILE_LIMIT`].
+fn read_state(dir: &str, link: &Link) -> Option<String> {
+    let bytes = files::read(&Path::new(dir).join(link.index.to_string()), FILE_LIMIT, Links::Refuse).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Returns true if a state file of NetworkManager names a connection.
+fn has_connection(text: &str) -> bool {
+    text.lines().any(|line| line.strip_prefix("connection-uuid=").is_some_and(|uuid| !uuid.is_empty()))
 }

@@ -218,28 +218,35 @@ fn refuse_harmful(
     link: &Link,
     net: IpNetwork,
 ) -> Result<(), Error> {
-    let refused = |why: String| {
-        let msg = format!("\"{}\" can't be the gateway of {}: {why}", link.name, cidr::network_of(net));
-        Err(Error::new(Code::CONFLICT, msg).details(
-            "the host would send packets for it to the pods; hint: ask for an address with a longer prefix",
-        ))
-    };
     if net.prefix() == 0 {
-        return refused("every address is in it".to_owned());
+        return Err(harmful(link, net, "every address is in it"));
     }
     if config.ipam.as_deref() != Some("static") || !protected::is_requested(call)? {
         return Ok(());
     }
     let own = host.addrs(link.index)?;
     let others = host.all_addrs()?.into_iter().filter(|addr| !own.contains(addr)).map(|addr| addr.net.ip());
-    let is_in = |ip: &IpAddr| net.contains(*ip) && !protected::is_of_one_link(*ip);
-    if let Some(ip) = others.into_iter().find(is_in) {
-        return refused(format!("the host has {ip} on another link"));
+    if let Some(ip) = others.into_iter().find(|ip| would_be_led_away(net, *ip)) {
+        return Err(harmful(link, net, &format!("the host has {ip} on another link")));
     }
-    match host.next_hops()?.into_iter().find(is_in) {
-        Some(ip) => refused(format!("{ip} is a next hop of the host's routes")),
+    match host.next_hops()?.into_iter().find(|ip| would_be_led_away(net, *ip)) {
+        Some(ip) => Err(harmful(link, net, &format!("{ip} is a next hop of the host's routes"))),
         None => Ok(()),
     }
+}
+
+/// Returns true if the host would send its packets for `ip` to the network `net`. It does not for link-local addresses,
+/// which are of one link.
+fn would_be_led_away(net: IpNetwork, ip: IpAddr) -> bool {
+    net.contains(ip) && !protected::is_of_one_link(ip)
+}
+
+/// Returns the error for a network whose route would lead packets for others to the pods, with code 102.
+fn harmful(link: &Link, net: IpNetwork, why: &str) -> Error {
+    let msg = format!("\"{}\" can't be the gateway of {}: {why}", link.name, cidr::network_of(net));
+    Error::new(Code::CONFLICT, msg).details(
+        "the host would send packets for it to the pods; hint: ask for an address with a longer prefix",
+    )
 }
 
 /// Returns the error for a gateway that a DHCP server names and the bridge does not have, with code 102.

@@ -20,6 +20,7 @@ mod check;
 mod config;
 mod context;
 mod dependents;
+mod differences;
 mod gateway;
 mod gc;
 mod ours;
@@ -70,7 +71,7 @@ impl Plugin for Bridge {
         cx.mtu = config.mtu.of_new(&mut cx.host)?;
 
         let (mut bridge, mut pair) = bridge::join(cx, &netns, mac)?;
-        ours::hold(cx, &mut bridge, &pair.host)?;
+        ours::hold_mac(cx, &mut bridge, &pair.host)?;
 
         let (mut result, mac_is_seen) = from_ipam(call, &config)?;
         config.mtu.carries(cx.mtu, &result)?;
@@ -80,7 +81,7 @@ impl Plugin for Bridge {
         let arrival = pod::Arrival::plan(cx, &bridge, &result, final_mac);
         let pod_mac = arrival.mac().unwrap_or(pair.pod_mac);
         call.step(&format!("reserve MAC {pod_mac} on bridge {}", bridge.name), || {
-            place::hold(cx, &bridge, &pair.host, pod_mac)
+            place::hold_mac(cx, &bridge, &pair.host, pod_mac)
         })?;
         let wanted = Wanted {
             port: &pair.host.name,

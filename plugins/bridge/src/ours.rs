@@ -57,7 +57,7 @@ pub(crate) fn mac_to_hold(bridge: &Link) -> Option<Mac> {
 ///
 /// Also restores the flags that the undo of a failed ADD took away without seeing the port. `bridge` is updated, with
 /// the alias that its maker has written meanwhile.
-pub(crate) fn hold(cx: &mut Context<'_>, bridge: &mut Link, port: &Link) -> netlink::Result<()> {
+pub(crate) fn hold_mac(cx: &mut Context<'_>, bridge: &mut Link, port: &Link) -> netlink::Result<()> {
     let (config, host) = (cx.config, &mut cx.host);
     // A bridge that is operationally up has a port. If its MAC is lower than that of `port`, the kernel has not changed
     // it.

@@ -20,7 +20,7 @@ use crate::context::Context;
 ///   or with a migrated machine.
 ///
 /// Fails with code 102 if another pod, the bridge or one of its ports has the MAC.
-pub(crate) fn hold(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
+pub(crate) fn hold_mac(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
     let (config, host) = (cx.config, &mut cx.host);
     let evidence = match config.requested_mac(cx.call)? {
         Some(_) => Evidence::Any,

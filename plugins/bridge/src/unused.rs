@@ -63,10 +63,10 @@ pub(crate) fn is_gone(host: &mut Netlink, bridge: &Link) -> Result<bool, Error> 
 /// DEL does nothing unless the configuration has `removeUnusedBridge`. GC removes an unfinished bridge in any case.
 /// With an invalid configuration, nothing is removed and the outcome is `Ok`.
 pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
-    let is_asked = |config: &Config| config.remove_unused || call.command == Command::Gc;
-    let Some(config) = Config::read(&call.config).ok().filter(is_asked) else {
+    let Ok(config) = Config::read(&call.config) else { return Ok(()) };
+    if !config.remove_unused && call.command != Command::Gc {
         return Ok(());
-    };
+    }
     // This first look is made without the lock, so other DELs may remove ports meanwhile.
     if unused(call, host, &config).if_present()?.is_some_and(|links| links.is_empty()) {
         return Ok(());
@@ -141,12 +141,14 @@ fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link
 /// Returns true if nothing but pods needs the link. It then has only the gateways and link-local addresses of IPv6, and
 /// no VLAN or other link is on top of it.
 fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
-    let own = |net: IpNetwork| match net {
-        IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,
-        net => gateways.contains(&net),
-    };
-    if host.addrs(link.index)?.into_iter().any(|addr| !own(addr.net)) {
-        return Ok(false);
+    for addr in host.addrs(link.index)? {
+        let is_own = match addr.net {
+            IpNetwork::V6(net) if net.ip().is_unicast_link_local() => true,
+            net => gateways.contains(&net),
+        };
+        if !is_own {
+            return Ok(false);
+        }
     }
     let all = host.links(&Filter { master: None, kind: None })?;
     Ok(!all.iter().any(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth"))

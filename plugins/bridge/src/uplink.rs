@@ -17,15 +17,14 @@ pub(crate) fn join(cx: &mut Context<'_>, bridge: &Link, name: &str) -> Result<()
     if uplink.master == Some(bridge.index) {
         return Ok(());
     }
-    let refused = |why: String, hint: &str| Err(Error::new(Code::CONFLICT, why).details(hint));
     if uplink.master.is_some() {
-        return refused(
-            format!("uplink: {name} is a port already"),
-            "take it off, or name another interface",
-        );
+        return Err(Error::new(Code::CONFLICT, format!("uplink: {name} is a port already"))
+            .details("take it off, or name another interface"));
     }
     if let Some(dependent) = dependents::find_dependent(&mut cx.host, &uplink)? {
-        return refused(format!("uplink: {name} {}", dependent.what), dependent.hint);
+        return Err(
+            Error::new(Code::CONFLICT, format!("uplink: {name} {}", dependent.what)).details(dependent.hint)
+        );
     }
     let up = (!uplink.up).then_some(true);
     if up.is_some() && cx.config.remove_unused {

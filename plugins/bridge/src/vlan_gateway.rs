@@ -101,8 +101,12 @@ pub(crate) fn follow(cx: &mut Context<'_>, bridge: &Link, mtu: Option<u32>) -> R
     for name in [port_name(&gateway), gateway] {
         // The administrator may have made another kind of interface with that name.
         let Some(link) = cx.host.find_link(&name)?.filter(|link| link.kind == "veth") else { continue };
-        let verify = |cx: &mut Context<'_>| pair_mtu::verify_mtu(&cx.host.link_at(link.index)?, mtu);
-        call.wants(Place::Host, cx, verify, |cx| pair_mtu::set_mtu(&mut cx.host, &link, mtu))?;
+        call.wants(
+            Place::Host,
+            cx,
+            |cx| pair_mtu::verify_mtu(&cx.host.link_at(link.index)?, mtu),
+            |cx| pair_mtu::set_mtu(&mut cx.host, &link, mtu),
+        )?;
     }
     Ok(())
 }
@@ -175,7 +179,7 @@ fn complete(cx: &mut Context<'_>, bridge: &Link, vlan: u16, port: &Link, name: &
             _ => Ok(()),
         }
     });
-    ours::hold(cx, &mut bridge.clone(), port)?;
+    ours::hold_mac(cx, &mut bridge.clone(), port)?;
     ignore_router_advertisements_on_new(port)?;
     switch_on(&mut cx.host, port, None)?;
     port::configure_vlans(cx, bridge, port, &[port::untagged(vlan)])?;

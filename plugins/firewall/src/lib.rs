@@ -94,23 +94,25 @@ impl Plugin for Firewall {
         let (owner, mut nft) = (call.owner(), Nft::new());
         // While the host has the pod's end, the addresses are still the pod's. That saves a look at the records of all
         // pods.
-        let is_there = || prev.is_none_or(|prev| port::is_there(prev).unwrap_or(true));
         let others = LazyCell::new(|| {
-            if is_there() { Vec::new() } else { records::addresses_of_others(&call.container_id) }
+            let is_there = prev.is_none_or(|prev| port::is_there(prev).unwrap_or(true));
+            if is_there { Vec::new() } else { records::addresses_of_others(&call.container_id) }
         });
-        let taken = |ip| others.contains(&ip);
-        forward::remove(&mut nft, &owner, &leaving, &taken, |interface| {
+        let removed = forward::remove(&mut nft, &owner, &leaving, &|ip| others.contains(&ip), |interface| {
             port::is_unused(interface, &own, Some(&owner))
-        })
-        .and(failed)
+        });
+        removed.and(failed)
     }
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let wanted = config.forward(prev)?;
-        let verify = |nft: &mut Nft| forward::check(config.backend, nft, &call.owner(), &wanted);
-        let put_back = |nft: &mut Nft| accept(call, nft, &config, &wanted);
-        call.wants(Place::Rules, &mut Nft::new(), verify, put_back)?;
+        call.wants(
+            Place::Rules,
+            &mut Nft::new(),
+            |nft| forward::check(config.backend, nft, &call.owner(), &wanted),
+            |nft| accept(call, nft, &config, &wanted),
+        )?;
         if config.policy != Policy::Isolated {
             return Ok(());
         }

@@ -87,13 +87,13 @@ pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) ->
         }
     }
     let ports = host.links(&Filter { master: Some(link.index), kind: None })?;
-    // The port of a VLAN's gateway interface is no pod's: its other end is in this namespace.
-    let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
     let tag = owner.map(Owner::tag);
-    let is_own = |port: &Link| {
-        own.contains(&port.name.as_str()) || (tag.is_some() && owner::tag(&port.alias) == tag.as_deref())
-    };
-    Ok(ports.iter().all(|port| is_own(port) || leads_here(port)))
+    Ok(ports.iter().all(|port| {
+        let is_own =
+            own.contains(&port.name.as_str()) || (tag.is_some() && owner::tag(&port.alias) == tag.as_deref());
+        // The port of a VLAN's gateway interface is no pod's: its other end is in this namespace.
+        is_own || (port.kind == "veth" && port.far.is_none())
+    }))
 }
 
 /// Isolates the pod's port, with its undo. Does nothing for a pod without a bridge. Fails as [`find`] does.

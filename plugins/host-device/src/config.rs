@@ -60,17 +60,10 @@ impl Config {
     /// Reads the configuration. Fails with code 7 and the key if a value is invalid or if no key names a device.
     pub(crate) fn read(config: &PluginConfig) -> Result<Self, Error> {
         let keys: Keys = config.decode()?;
-        let id = |key: &str, text: &str| match text {
-            "." | ".." => Err(Error::config(format!("{key}: \"{text}\" is no device of a bus"))),
-            _ if text.contains(['/', '\0']) => {
-                Err(Error::config(format!("{key}: \"{}\" is no device of a bus", text.escape_default())))
-            }
-            _ => Ok(text.to_owned()),
-        };
         let bus_id = match (keys.runtime_config.device_id.as_str(), keys.pci_bus_id.as_str()) {
             ("", "") => None,
-            ("", pci) => Some(Wanted::Pci(id("pciBusID", pci)?)),
-            (device, _) => Some(Wanted::Id(id("runtimeConfig.deviceID", device)?)),
+            ("", pci) => Some(Wanted::Pci(bus_id("pciBusID", pci)?)),
+            (device, _) => Some(Wanted::Id(bus_id("runtimeConfig.deviceID", device)?)),
         };
         let wanted = if !keys.device.is_empty() {
             if let Some(problem) = names::new_interface_problem(&keys.device) {
@@ -97,6 +90,18 @@ impl Config {
             .details("or the runtime has to tell a deviceID"));
         };
         Ok(Config { wanted, bus_id, data_dir: data_dir(config)?, dns: keys.dns.given() })
+    }
+}
+
+/// Returns the ID of a device of a bus. Fails with code 7 and the key if it cannot be the name of a directory, because
+/// it is looked up in sysfs.
+fn bus_id(key: &str, text: &str) -> Result<String, Error> {
+    match text {
+        "." | ".." => Err(Error::config(format!("{key}: \"{text}\" is no device of a bus"))),
+        _ if text.contains(['/', '\0']) => {
+            Err(Error::config(format!("{key}: \"{}\" is no device of a bus", text.escape_default())))
+        }
+        _ => Ok(text.to_owned()),
     }
 }
 

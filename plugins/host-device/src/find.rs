@@ -28,15 +28,13 @@ pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
 /// Finds the configured interface on the host. Fails with code 100 if it is missing, and with code 7 for `lo`, which
 /// every namespace has.
 pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
-    let missing = |what: String, key: &str| {
-        Error::new(Code::KERNEL, format!("device \"{what}\" is missing on the host"))
-            .details(format!("the configuration's key {key} names it; it may be in a pod"))
-    };
     let found = match wanted {
-        Wanted::Name(name) => host.find_link(name)?.ok_or_else(|| missing(name.clone(), "device"))?,
+        Wanted::Name(name) => host.find_link(name)?.ok_or_else(|| missing_device(name, "device"))?,
         Wanted::Mac(mac) => {
             let mut links = host.links(&Filter::default())?.into_iter();
-            links.find(|link| link.mac == Some(*mac)).ok_or_else(|| missing(mac.to_string(), "hwaddr"))?
+            links
+                .find(|link| link.mac == Some(*mac))
+                .ok_or_else(|| missing_device(&mac.to_string(), "hwaddr"))?
         }
         of_sysfs => host.link(&sysfs().interface(of_sysfs)?)?,
     };
@@ -46,12 +44,18 @@ pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
     Ok(found)
 }
 
+/// Returns the error for a device that the host lacks, with code 100. `key` is the configuration's key that names it.
+fn missing_device(what: &str, key: &str) -> Error {
+    Error::new(Code::KERNEL, format!("device \"{what}\" is missing on the host"))
+        .details(format!("the configuration's key {key} names it; it may be in a pod"))
+}
+
 /// Finds the configured interface as [`link`] does, after restoring it if it still has a record. The kernel returns the
 /// device of a dead pod under the pod's name, so it may be missing until then. The record is removed.
 ///
 /// The error of [`link`] is returned if no record helps.
 pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Seen, Error> {
-    let found = look(host, wanted);
+    let found = see_wanted(host, wanted);
     if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {
         return found;
     }
@@ -66,7 +70,7 @@ pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Reco
             let _held = records.hold(&record.name)?;
             if moving::home(&record, None)? {
                 records.remove(&record.owner())?;
-                return look(host, wanted);
+                return see_wanted(host, wanted);
             }
         }
     }
@@ -74,7 +78,7 @@ pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Reco
 }
 
 /// Finds the configured interface and reads what proves which device it is ([`Place::see`]).
-fn look(host: &mut Place, wanted: &Wanted) -> Result<Seen, Error> {
+fn see_wanted(host: &mut Place, wanted: &Wanted) -> Result<Seen, Error> {
     let link = link(&mut host.netlink, wanted)?;
     let gone = format!("device {} was removed meanwhile", link.name);
     host.see(link)?.ok_or_else(|| Error::new(Code::KERNEL, gone))

@@ -26,7 +26,6 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use cnimble_cni::{Attachment, CniResult, Code, Error, Interface, Owner, names, owner};
-use cnimble_netlink::details::Details;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::{NetNs, Netlink, netns};
 use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usable_netlink};
@@ -110,11 +109,11 @@ impl Plugin for HostDevice {
             let network = cnimble_cni::hash16(&call.config.name) + "-";
             let moved = Records(config.data_dir).all(|file| file.starts_with(&network))?;
             // The kernel deletes a virtual device with the namespace of its pod. Hardware comes back.
-            let lives = |record: &Record| {
+            let lives = moved.iter().any(|record| {
                 let netns = std::fs::metadata(&record.netns);
                 record.kind.is_empty() || !netns.is_err_and(|err| cnimble_os::files::is_absent(&err))
-            };
-            if !moved.iter().any(lives) {
+            });
+            if !lives {
                 return Err(err.with_code(Code::NOT_AVAILABLE));
             }
         }
@@ -170,7 +169,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
         return Err(pair::pod_name_taken(call));
     }
     let (details, addrs) = (host.netlink.details(link.index)?, host.netlink.addrs(link.index)?);
-    let record = Record::of(&owner, &call.netns, &seen, &addrs).with(details);
+    let record = Record::of(&owner, &call.netns, &seen, &addrs).with_settings(details);
     let (home, kept, undone) = (call.open_netns()?, record.clone(), records.clone());
     call.undo.push(format!("bring device {name} home"), move || {
         let _held = undone.hold(&kept.name)?;
@@ -300,14 +299,12 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     let Some(seen) = pod.see(link)? else { return Ok(()) };
     let link = &seen.link;
     let is_name = names::new_interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
-    // The plugin tuning, later in the chain, has already restored the MAC, so that prevResult has another one.
-    let has_its_own = |details: &Details| link.mac.is_some_and(|mac| details.permanent == mac.0);
     let is_wanted = match wanted {
         Wanted::Name(name) => link.alias == *name,
         Wanted::Mac(mac) => link.mac == Some(*mac),
         Wanted::KernelPath(_) | Wanted::Pci(_) | Wanted::Id(_) => {
-            link.kind.is_empty()
-                && (!remove::is_another(call, link) || seen.details.as_ref().is_some_and(has_its_own))
+            // The plugin tuning, later in the chain, has already restored the MAC, so that prevResult has another one.
+            link.kind.is_empty() && (!remove::is_another(call, link) || seen.has_permanent_mac())
         }
     };
     let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);

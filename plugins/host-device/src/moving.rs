@@ -10,6 +10,7 @@
 
 use std::os::fd::AsFd;
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
@@ -62,9 +63,10 @@ pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> 
 /// The name was free on the host before, and the message that moved the link has written the alias. So both identify
 /// it. Nothing is deleted if the device is hardware.
 fn delete_impostor(host: &mut Netlink, record: &Record) -> Result<(), Error> {
-    let is_it =
-        |link: &Link| !record.kind.is_empty() && link.alias == record.name && link.name == record.name;
-    let Some(link) = host.find_link(&record.name)?.filter(is_it) else { return Ok(()) };
+    let Some(link) = host.find_link(&record.name)? else { return Ok(()) };
+    if record.kind.is_empty() || link.alias != record.name || link.name != record.name {
+        return Ok(());
+    }
     log::warn!("{} came from the pod in place of the device, and is deleted", link.name);
     Ok(host.execute(link::del(link.index, &link.name)).if_present().map(drop)?)
 }
@@ -91,20 +93,20 @@ fn out_of_pod(
         return Err(name_taken(record));
     }
     let own = NetNs::current()?;
-    let set = |change: &Change<'_>| link::set(link.index, &link.name, change);
+    let name = link.name.as_str();
     let now = inside.details(link.index)?;
     remove_foreign(inside, link, record, &now)?;
     let mut requests = on_top(inside, link)?;
     // The settings precede the move: when a link without ARP arrives, IPv6 switches its address detection off for good.
     requests.extend(settings(link.index, record, &now));
     // Older kernels do not rename a link that is up.
-    requests.push(set(&Change { up: Some(false), ..Change::default() }));
-    requests.push(set(&Change { name: Some(&record.name), ..Change::default() }));
+    requests.push(link::set(link.index, name, &Change { up: Some(false), ..Change::default() }));
+    requests.push(link::set(link.index, name, &Change { name: Some(&record.name), ..Change::default() }));
     // The move gives the device its old index if that is free on the host.
     let index = Some(record.index).filter(|index| *index != link.index);
     let index = index.filter(|index| host.link_at(*index).is_err_and(|err| err.is_missing()));
     let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
-    requests.push(set(&go));
+    requests.push(link::set(link.index, name, &go));
     let Err(first) = inside.execute_all(requests) else { return Ok(Origin::Pod) };
     // The name is taken in the pod, so the rename has failed. The move has set the name on the host.
     if inside.link_at(link.index).if_present()?.is_none() {
@@ -114,9 +116,9 @@ fn out_of_pod(
     // the name that is free there. Another link may also have taken one of the device's own alternative names.
     let err = if first.is(Errno::EEXIST) {
         let rest: Vec<_> = now.altnames.into_iter().filter(|name| !record.is_foreign(name)).collect();
-        let mut again = vec![set(&Change { name: Some(&record.name), ..go })];
+        let mut again = vec![link::set(link.index, name, &Change { name: Some(&record.name), ..go })];
         if !rest.is_empty() {
-            again.insert(0, altnames(link.index, &link.name, Altnames::Remove, &rest));
+            again.insert(0, altnames(link.index, name, Altnames::Remove, &rest));
         }
         match inside.execute_all(again) {
             Ok(()) => return Ok(Origin::Pod),
@@ -126,14 +128,13 @@ fn out_of_pod(
         first
     };
     // The device gets its name and state back, so that the pod works until the next DEL.
-    let back = [
-        Change { name: Some(&link.name), ..Change::default() },
-        Change { up: Some(link.up), ..Change::default() },
-    ];
-    let failed = inside.execute_all(back.iter().map(set).collect()).err();
+    let back =
+        [Change { name: Some(name), ..Change::default() }, Change { up: Some(link.up), ..Change::default() }];
+    let requests = back.iter().map(|change| link::set(link.index, name, change)).collect();
+    let failed = inside.execute_all(requests).err();
     let err = match err.errno {
         Errno::EINVAL => {
-            log::warn!("{} in the pod can't be moved to the host ({err}); left alone", link.name);
+            log::warn!("{name} in the pod can't be moved to the host ({err}); left alone");
             return Ok(Origin::Host);
         }
         Errno::EEXIST => name_taken(record),
@@ -161,11 +162,11 @@ fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Det
 /// Returns the requests that delete the pod's links on top of the device ([`ON_TOP`]). The caller sends them before the
 /// move.
 fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
-    let is_on_top = |other: &Link| {
+    let all = inside.links(&Filter::default())?;
+    let on_top = all.iter().filter(|other| {
         other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())
-    };
-    let links = inside.links(&Filter::default())?.into_iter().filter(is_on_top);
-    Ok(links.map(|other| link::del(other.index, &other.name)).collect())
+    });
+    Ok(on_top.map(|other| link::del(other.index, &other.name)).collect())
 }
 
 /// Returns the error for a name that another link of the host has, with code 102.
@@ -186,32 +187,32 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> 
     if !begun && named && (link.up || !record.kind.is_empty()) {
         return Ok(());
     }
-    let set = |change: Change<'_>| link::set(link.index, &record.name, &change);
+    let (index, name) = (link.index, record.name.as_str());
     let mut requests = Vec::new();
     if link.alias != record.name {
-        requests.push(set(Change { alias: Some(&record.name), ..Change::default() }));
+        requests.push(link::set(index, name, &Change { alias: Some(name), ..Change::default() }));
     }
-    let now = host.details(link.index)?;
+    let now = host.details(index)?;
     remove_foreign(host, link, record, &now)?;
     if !named {
-        if host.find_link(&record.name)?.is_some_and(|other| other.index != link.index) {
+        if host.find_link(name)?.is_some_and(|other| other.index != index) {
             return Err(name_taken(record));
         }
-        requests.push(set(Change { up: Some(false), ..Change::default() }));
-        requests.push(set(Change { name: Some(&record.name), ..Change::default() }));
+        requests.push(link::set(index, name, &Change { up: Some(false), ..Change::default() }));
+        requests.push(link::set(index, name, &Change { name: Some(name), ..Change::default() }));
     }
     let mtu = Some(record.mtu).filter(|mtu| *mtu != link.mtu && *mtu != 0);
     let mac = record.mac().filter(|mac| link.mac != Some(*mac));
     if mtu.is_some() || mac.is_some() {
-        requests.push(set(Change { mtu, mac, ..Change::default() }));
+        requests.push(link::set(index, name, &Change { mtu, mac, ..Change::default() }));
     }
     if !requests.is_empty() {
         host.execute_all(requests)?;
     }
-    restore_settings(host, link.index, record, now)?;
+    restore_settings(host, index, record, now)?;
     restore_addresses(host, link, record, origin)?;
     if record.alias != record.name {
-        host.execute(set(Change { alias: Some(&record.alias), ..Change::default() }))?;
+        host.execute(link::set(index, name, &Change { alias: Some(&record.alias), ..Change::default() }))?;
     }
     Ok(())
 }
@@ -227,27 +228,32 @@ fn settings(index: u32, record: &Record, now: &Details) -> Option<Request> {
 fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: Details) -> Result<(), Error> {
     let Some(was) = &record.settings else { return Ok(()) };
     let without_arp = now.without_arp();
-    let warned = |outcome: netlink::Result<()>| {
-        if let Err(err) = outcome {
-            log::warn!("device {} isn't all that it was: {err}", record.name);
-        }
-    };
     // Setting the GSO limit also sets that of IPv4, so a second round may find a difference.
     for _ in 0..2 {
         let Some(request) = settings(index, record, &now) else { break };
-        warned(host.execute(request));
+        warn_if_failed(record, host.execute(request));
         now = host.details(index)?;
     }
     if without_arp && !now.without_arp() {
         // The device gets the detection of a new link back, which it lost without ARP (see [`out_of_pod`]).
         let default = sysctl::read("net/ipv6/conf/default/accept_dad");
         let key = format!("net/ipv6/conf/{}/accept_dad", record.name);
-        warned(default.and_then(|value| sysctl::write(&key, &value)));
+        warn_if_failed(record, default.and_then(|value| sysctl::write(&key, &value)));
     }
     for name in was.altnames.iter().filter(|name| !now.altnames.contains(name)) {
-        warned(host.execute(altnames(index, &record.name, Altnames::Add, std::slice::from_ref(name))));
+        warn_if_failed(
+            record,
+            host.execute(altnames(index, &record.name, Altnames::Add, std::slice::from_ref(name))),
+        );
     }
     Ok(())
+}
+
+/// Logs the error of a setting that cannot be restored.
+fn warn_if_failed(record: &Record, outcome: netlink::Result<()>) {
+    if let Err(err) = outcome {
+        log::warn!("device {} isn't all that it was: {err}", record.name);
+    }
 }
 
 /// Adds the recorded addresses that the device lacks and restores whether it is up. A move removes all addresses. IPv6
@@ -257,11 +263,10 @@ fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: O
         Origin::Pod => Vec::new(),
         Origin::Host => host.addrs(link.index)?,
     };
-    let missing = |net: &ipnetwork::IpNetwork| !present.iter().any(|addr| addr.net == *net);
-    let (four, six): (Vec<_>, Vec<_>) =
-        record.addresses().into_iter().filter(missing).partition(ipnetwork::IpNetwork::is_ipv4);
-    let add = |net| addr::add_probed(link.index, &record.name, net);
-    let mut requests: Vec<_> = four.into_iter().map(add).collect();
+    let missing = record.addresses().into_iter().filter(|net| !present.iter().any(|addr| addr.net == *net));
+    let (four, six): (Vec<_>, Vec<_>) = missing.partition(IpNetwork::is_ipv4);
+    let mut requests: Vec<_> =
+        four.into_iter().map(|net| addr::add_probed(link.index, &record.name, net)).collect();
     if link.up != record.up || link.name != record.name {
         let change = Change { up: Some(record.up), ..Change::default() };
         requests.push(link::set(link.index, &record.name, &change));
@@ -270,7 +275,7 @@ fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: O
         host.execute_all(requests)?;
     }
     for net in six {
-        match host.execute(add(net)) {
+        match host.execute(addr::add_probed(link.index, &record.name, net)) {
             // IPv6 is off on this host for new interfaces, as this one is after the move.
             Err(err) if err.is(Errno::EACCES) => log::warn!("{err}"),
             Err(err) if !err.is(Errno::EEXIST) => return Err(err.into()),

@@ -73,8 +73,8 @@ pub(crate) struct Settings {
 }
 
 impl Record {
-    /// Makes the record of a device that is about to be moved, without its settings ([`Record::with`]). Leaves out
-    /// addresses that expire, and those of IPv6 that the kernel makes for each link.
+    /// Makes the record of a device that is about to be moved, without its settings ([`Record::with_settings`]). Leaves
+    /// out addresses that expire, and those of IPv6 that the kernel makes for each link.
     pub(crate) fn of(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
         let link = &seen.link;
         let marks = Marks {
@@ -83,7 +83,8 @@ impl Record {
             permanent_mac: seen.details.as_ref().map(|details| details.permanent.clone()).unwrap_or_default(),
             peer: link.peer,
         };
-        let own = |addr: &&Addr| addr.permanent && (addr.net.is_ipv4() || addr.scope != SCOPE_LINK);
+        let kept =
+            addrs.iter().filter(|addr| addr.permanent && (addr.net.is_ipv4() || addr.scope != SCOPE_LINK));
         Record {
             network: owner.network.clone(),
             container_id: owner.attachment.container_id.clone(),
@@ -96,14 +97,14 @@ impl Record {
             mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
             mtu: link.mtu,
             up: link.up,
-            addresses: addrs.iter().filter(own).map(|addr| addr.net.to_string()).collect(),
+            addresses: kept.map(|addr| addr.net.to_string()).collect(),
             marks: Some(marks),
             settings: None,
         }
     }
 
     /// Adds the settings that DEL restores.
-    pub(crate) fn with(self, details: Details) -> Self {
+    pub(crate) fn with_settings(self, details: Details) -> Self {
         let Details { flags, values, altnames, .. } = details;
         Record { settings: Some(Settings { flags, values, altnames }), ..self }
     }
@@ -161,7 +162,7 @@ pub(crate) mod tests {
         assert!(!old.is_foreign(&"enp9s0".to_owned()));
         let details =
             Details { flags: 0x1000, values: BTreeMap::from([(13, vec![1, 2])]), ..Details::default() };
-        let new = Record { marks: Some(Marks::default()), ..old }.with(details);
+        let new = Record { marks: Some(Marks::default()), ..old }.with_settings(details);
         let text = serde_json::to_string(&new).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
         // That build reads the fields that it knows, with these types.

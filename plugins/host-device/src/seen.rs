@@ -13,3 +13,11 @@ pub(crate) struct Seen {
     /// The kernel's details. They are read only for links without a kind: hardware and lo.
     pub(crate) details: Option<Details>,
 }
+
+impl Seen {
+    /// Returns true if the link has the MAC address that its hardware gives it. False without the kernel's details.
+    pub(crate) fn has_permanent_mac(&self) -> bool {
+        let Some(details) = &self.details else { return false };
+        self.link.mac.is_some_and(|mac| details.permanent == mac.0)
+    }
+}

@@ -57,13 +57,12 @@ impl Records {
                 Err(err) if takes_nothing(&err) => (&self.0, File::open(&self.0)),
                 opened => (&own, opened),
             };
-            let failed = |err: &io::Error| Error::io("lock", path, err);
-            let opened = opened.unless_absent().map_err(|err| failed(&err))?;
+            let opened = opened.unless_absent().map_err(|err| Error::io("lock", path, &err))?;
             let Some(file) = opened else { return Ok(None) };
-            let inode = file.metadata().map_err(|err| failed(&err))?.ino();
+            let inode = file.metadata().map_err(|err| Error::io("lock", path, &err))?.ino();
             let lock = Lock::wait(file).map_err(|why| match why {
                 LockError::Stopped(err) => err,
-                LockError::Io(err) => failed(&err),
+                LockError::Io(err) => Error::io("lock", path, &err),
             })?;
             // The previous holder may have removed the file while this process waited. Then the lock is worth nothing.
             if fs::symlink_metadata(path).is_ok_and(|named| named.ino() == inode) {

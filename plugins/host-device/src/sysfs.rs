@@ -70,15 +70,14 @@ impl Sysfs<'_> {
     /// 100 if it has none in this namespace.
     pub(crate) fn interface(self, wanted: &Wanted) -> Result<String, Error> {
         let device = self.device(wanted)?;
-        let of = |device: &Path| names(&device.join("net"));
-        let mut found = of(&device)?;
+        let mut found = names(&device.join("net"))?;
         if found.is_empty() && matches!(wanted, Wanted::Pci(_) | Wanted::Id(_)) {
             // The interface of a virtio device is one level below the PCI device.
             let mut below = names(&device)?;
             below.retain(|name| name.starts_with("virtio"));
             below.sort();
             for name in below {
-                found.extend(of(&device.join(name))?);
+                found.extend(names(&device.join(name).join("net"))?);
             }
         }
         found.into_iter().min().ok_or_else(|| {

@@ -46,10 +46,11 @@ impl Plugin for Loopback {
         }
         // The kernel adds the addresses when lo is set up. The result has the first one of each family.
         let addrs = netlink.addrs(lo.index)?;
-        let first = |v4: bool| addrs.iter().find(|addr| addr.net.is_ipv4() == v4);
+        let v4 = addrs.iter().find(|addr| addr.net.is_ipv4());
+        let v6 = addrs.iter().find(|addr| addr.net.is_ipv6());
         let mut result = CniResult::default();
         result.interfaces.push(Interface::new(LO, "00:00:00:00:00:00", call.netns.as_str()));
-        for addr in [first(true), first(false)].into_iter().flatten() {
+        for addr in [v4, v6].into_iter().flatten() {
             let mut ip = IpConfig::new(addr.net, None);
             ip.interface = Some(0);
             result.ips.push(ip);
@@ -73,21 +74,28 @@ impl Plugin for Loopback {
 
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         let mut inside = Netlink::open_in(&call.open_netns()?)?;
-        let verify = |inside: &mut Netlink| {
-            if inside.link(LO)?.up {
-                return Ok(());
-            }
-            Err(Error::check("loopback interface is down").details(format!("lo in {}", call.netns)))
-        };
-        call.wants(Place::Pod, &mut inside, verify, |inside| {
-            let lo = inside.link(LO)?;
-            set(inside, lo.index, State::Up)
-        })
+        call.wants(
+            Place::Pod,
+            &mut inside,
+            |inside| verify_up(call, inside),
+            |inside| {
+                let lo = inside.link(LO)?;
+                set(inside, lo.index, State::Up)
+            },
+        )
     }
 
     fn status(&self, _call: &Call) -> Result<(), Error> {
         usable_netlink().map(drop)
     }
+}
+
+/// Fails with code 103 if lo is down.
+fn verify_up(call: &Call, inside: &mut Netlink) -> Result<(), Error> {
+    if inside.link(LO)?.up {
+        return Ok(());
+    }
+    Err(Error::check("loopback interface is down").details(format!("lo in {}", call.netns)))
 }
 
 #[derive(Clone, Copy)]

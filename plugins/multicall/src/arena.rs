@@ -57,6 +57,11 @@ fn class(size: usize) -> Option<(usize, usize)> {
     (index < SIZES).then_some((index, bytes))
 }
 
+/// Returns the bytes of a piece for `size` bytes: those of its class, or exactly `size` if it has none.
+fn piece_size(size: usize, align: usize) -> usize {
+    if align <= ALIGN { class(size).map_or(size, |(_, bytes)| bytes) } else { size }
+}
+
 impl Marks {
     /// Takes a freed piece of the class, or a new one after `used`. Returns its offset and how many of its bytes may be
     /// other than zero. `None` if it does not fit, or if its alignment is larger than that of the block.
@@ -86,10 +91,10 @@ impl Marks {
     /// Extends the latest piece in place. Returns false, and changes nothing, if it is not the latest one or the block
     /// has no room.
     fn grow<const SIZE: usize>(&mut self, offset: usize, old: Layout, new_size: usize) -> bool {
-        let size =
-            |size| if old.align() <= ALIGN { class(size).map_or(size, |(_, bytes)| bytes) } else { size };
-        let end = offset.checked_add(size(new_size)).filter(|end| *end <= SIZE);
-        let Some(end) = end.filter(|_| offset + size(old.size()) == self.used) else { return false };
+        let end = offset.checked_add(piece_size(new_size, old.align())).filter(|end| *end <= SIZE);
+        let Some(end) = end.filter(|_| offset + piece_size(old.size(), old.align()) == self.used) else {
+            return false;
+        };
         self.used = end;
         self.touched = self.touched.max(end);
         true

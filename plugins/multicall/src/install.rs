@@ -43,7 +43,7 @@ living pods in the form that these remove.
 const KEEP: &str = ".replaced-by-cnimble";
 /// The program of the plugin `cluster-local`, installed if it is beside this one.
 const CLUSTER: &str = "cluster-local-store";
-/// Its former name, a link to it: the plugin of an earlier build starts it by this name.
+/// The former name of `cluster-local-store`, a link to it. The plugin of an earlier build starts it by this name.
 const FORMER: &str = "cluster-local-etcd";
 /// The beginning of the name of a file that is not complete yet.
 const UNFINISHED: &str = ".cnimble.";
@@ -180,7 +180,7 @@ impl Place {
     }
 
     /// Puts `source` at `path` by a hard link, which replaces what is there in one step. Both are on one file system.
-    fn put(&self, source: &Path, path: &Path) -> Result<(), Failure> {
+    fn put_link(&self, source: &Path, path: &Path) -> Result<(), Failure> {
         let new = unfinished(path);
         fs::hard_link(source, &new).map_err(doing("linking", path))?;
         let renamed = fs::rename(&new, path).map_err(doing("renaming to", path));
@@ -194,7 +194,7 @@ impl Place {
         for path in paths {
             let kept = self.keep.join(path.file_name().unwrap_or_default());
             if exists(path)? && !self.is_ours(path, installed)? {
-                self.put(path, &kept)?;
+                self.put_link(path, &kept)?;
                 say(&format!("keep {} as {}", path.display(), kept.display()));
             }
         }
@@ -325,7 +325,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     write(&source, &program, 0o755)?;
     for path in &plugins {
         match way {
-            Way::Links => place.put(&source, path)?,
+            Way::Links => place.put_link(&source, path)?,
             Way::Copies => copy(&source, path)?,
         }
         say(&format!("install {}", path.display()));
@@ -361,7 +361,7 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
                 left = true;
                 continue;
             }
-            place.put(&kept, &path)?;
+            place.put_link(&kept, &path)?;
             fs::remove_file(&kept).map_err(doing("removing", &kept))?;
             say(&format!("put back {}", path.display()));
         } else if present && place.is_ours(&path, &installed)? {
@@ -382,8 +382,11 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
 
 /// Returns true if both paths are the same file. Links are not followed. Fails if one is missing.
 fn same(one: &Path, other: &Path) -> Result<bool, Failure> {
-    let id = |path: &Path| {
-        fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino())).map_err(doing("reading", path))
-    };
-    Ok(id(one)? == id(other)?)
+    Ok(read_inode(one)? == read_inode(other)?)
+}
+
+/// Returns the device and the inode number of a file, which identify it. A link is not followed. Fails if the file is
+/// missing.
+fn read_inode(path: &Path) -> Result<(u64, u64), Failure> {
+    fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino())).map_err(doing("reading", path))
 }

@@ -91,8 +91,8 @@ impl Config {
 
 /// Fails with code 7 if `externalSetMarkChain` cannot be the name of an iptables chain.
 fn check_chain(chain: &str) -> Result<(), Error> {
-    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '"';
-    if chain.len() <= MAX_CHAIN_NAME && !chain.starts_with(['-', '!']) && !chain.contains(odd) {
+    let is_odd = chain.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"');
+    if chain.len() <= MAX_CHAIN_NAME && !chain.starts_with(['-', '!']) && !is_odd {
         return Ok(());
     }
     Err(Error::config(format!(
@@ -119,13 +119,6 @@ fn backend(keys: &Keys, external: Option<&String>) -> Result<Backend, Error> {
     if external.is_some() {
         iptables_only.push("externalSetMarkChain");
     }
-    let wrong = |backend: &str, keys: &[&str], language: &str| {
-        let keys = keys.join(", ");
-        Error::config(format!(
-            "backend, {keys}: the {backend} backend can't do what is said in {language}'s language"
-        ))
-        .details("hint: leave backend out; the conditions choose it")
-    };
     match (keys.backend.as_str(), iptables_only.as_slice(), nft_only.as_slice()) {
         ("" | "iptables" | "nftables", [_, ..], [_, ..]) => Err(Error::config(format!(
             "{}, {}: the first is in iptables' language, the second in nft's",
@@ -135,11 +128,20 @@ fn backend(keys: &Keys, external: Option<&String>) -> Result<Backend, Error> {
         ("", [_, ..], []) | ("iptables", _, []) => Ok(Backend::Iptables),
         ("", [], [_, ..]) | ("nftables", [], _) => Ok(Backend::Nftables),
         ("", [], []) => Ok(Backend::Auto),
-        ("nftables", keys, _) => Err(wrong("nftables", keys, "iptables")),
-        ("iptables", _, keys) => Err(wrong("iptables", keys, "nft")),
+        ("nftables", keys, _) => Err(wrong_backend("nftables", keys, "iptables")),
+        ("iptables", _, keys) => Err(wrong_backend("iptables", keys, "nft")),
         (other, ..) => Err(Error::config(format!("backend: unknown backend \"{}\"", other.escape_default()))
             .details("allowed are \"nftables\" and \"iptables\"")),
     }
+}
+
+/// Returns the error for a `backend` that does not know the language of the `keys`, with code 7.
+fn wrong_backend(backend: &str, keys: &[&str], language: &str) -> Error {
+    let keys = keys.join(", ");
+    Error::config(format!(
+        "backend, {keys}: the {backend} backend can't do what is said in {language}'s language"
+    ))
+    .details("hint: leave backend out; the conditions choose it")
 }
 
 /// Fails with code 7 for words with control characters or with one of `ends`, which could end the command or begin
@@ -161,14 +163,13 @@ fn check_words(key: &str, words: &[String], ends: &[char]) -> Result<(), Error> 
 fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
     let mut mappings: Vec<Mapping> = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
-        let bad = |why: String| Error::config(format!("runtimeConfig.portMappings[{index}]{why}"));
         let Some(mapping) = Mapping::of(entry) else {
-            return Err(bad(format!(".protocol: unknown protocol \"{}\"", entry.protocol.escape_default()))
-                .details("allowed are tcp, udp and sctp"));
+            let why = format!(".protocol: unknown protocol \"{}\"", entry.protocol.escape_default());
+            return Err(invalid_mapping(index, &why).details("allowed are tcp, udp and sctp"));
         };
         for (key, port) in [("hostPort", entry.host_port), ("containerPort", entry.container_port)] {
             if port == 0 {
-                return Err(bad(format!(".{key}: 0 is not a port (1 to 65535)")));
+                return Err(invalid_mapping(index, &format!(".{key}: 0 is not a port (1 to 65535)")));
             }
         }
         // A duplicate is no error: runtimes pass a port twice, or with the host addresses "" and 0.0.0.0.
@@ -189,6 +190,11 @@ fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
         possible
     });
     Ok(mappings)
+}
+
+/// Returns the error for the mapping `index`, with code 7. `why` follows the mapping in the text.
+fn invalid_mapping(index: usize, why: &str) -> Error {
+    Error::config(format!("runtimeConfig.portMappings[{index}]{why}"))
 }
 
 /// Returns the first address of each family of the pod's interface. An address without a listed interface belongs to

@@ -32,9 +32,8 @@ fn has_gone(record: &Record) -> cnimble_netlink::Result<bool> {
     let interfaces = json::get(&record.result, "interfaces").and_then(Value::as_array);
     let (mut namespaces, mut ends) = (vec![record.netns.as_str()], Vec::new());
     for interface in interfaces.into_iter().flatten() {
-        let text = |key| json::get(interface, key).and_then(Value::as_str).unwrap_or_default();
-        match text("sandbox") {
-            "" => ends.push(text("name")),
+        match text_of(interface, "sandbox") {
+            "" => ends.push(text_of(interface, "name")),
             path => namespaces.push(path),
         }
     }
@@ -50,4 +49,9 @@ fn has_gone(record: &Record) -> cnimble_netlink::Result<bool> {
         lost |= host.find_link(name)?.is_none();
     }
     Ok(lost && !namespaces.is_empty())
+}
+
+/// Returns the text of a key of an interface in a result. It is empty if the key is missing.
+fn text_of<'a>(interface: &'a Value, key: &str) -> &'a str {
+    json::get(interface, key).and_then(Value::as_str).unwrap_or_default()
 }

@@ -91,18 +91,22 @@ impl Plugin for Portmap {
         if forward.mappings.is_empty() || forward.addrs.is_empty() {
             return Ok(());
         }
-        let verify = |nft: &mut Nft| {
-            portmap::check(nft, &call.owner(), &forward)?;
-            portmap::check_exemptions(config.backend, nft, &call.owner(), &forward)?;
-            if config.accept_published {
-                published::check(nft, &call.owner(), &forward.addrs)?;
-            }
-            Ok(())
-        };
-        call.wants(Place::Rules, &mut Nft::new(), verify, |nft| {
-            map(call, nft, &config, &forward)?;
-            portmap::note_link(nft, &forward)
-        })
+        call.wants(
+            Place::Rules,
+            &mut Nft::new(),
+            |nft| {
+                portmap::check(nft, &call.owner(), &forward)?;
+                portmap::check_exemptions(config.backend, nft, &call.owner(), &forward)?;
+                if config.accept_published {
+                    published::check(nft, &call.owner(), &forward.addrs)?;
+                }
+                Ok(())
+            },
+            |nft| {
+                map(call, nft, &config, &forward)?;
+                portmap::note_link(nft, &forward)
+            },
+        )
     }
 
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {

@@ -38,13 +38,16 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     }
     if config.masquerade.wanted {
         let masqueraded = config.masquerade.of(addrs.iter().copied());
-        let verify = |nft: &mut Nft| masqueraded.check(nft, &call.owner());
-        let put_back = |nft: &mut Nft| {
-            // The configured exceptions may have changed since ADD, so the old elements are removed first.
-            masquerade::remove(nft, &call.owner(), masqueraded.sources())?;
-            crate::masquerade(call, nft, config, &addrs)
-        };
-        call.wants(Place::Rules, &mut Nft::new(), verify, put_back)?;
+        call.wants(
+            Place::Rules,
+            &mut Nft::new(),
+            |nft| masqueraded.check(nft, &call.owner()),
+            |nft| {
+                // The configured exceptions may have changed since ADD, so the old elements are removed first.
+                masquerade::remove(nft, &call.owner(), masqueraded.sources())?;
+                crate::masquerade(call, nft, config, &addrs)
+            },
+        )?;
     }
     check::inside_pod(call, &mut inside, &pod, &prev, &pod::routes(&prev, &paths, pod.index))
 }
@@ -57,31 +60,51 @@ fn hosts_end(
     prev: &CniResult,
     paths: &[Path],
 ) -> Result<(), Error> {
-    let verify = |host: &mut Netlink| check::host_state(&check::host_end_again(host, end)?, prev);
-    call.wants(Place::Host, host, verify, |host| check::switch_on(host, end))?;
+    call.wants(
+        Place::Host,
+        host,
+        |host| check::host_state(&check::host_end_again(host, end)?, prev),
+        |host| check::switch_on(host, end),
+    )?;
     // The ends of the Go plugin have no alias and keep the host's default of `accept_ra`, so they are not compared.
     if call.is_examined() && call.owner().owns(&end.alias) {
-        let verify = |host: &mut Netlink| match host.link_at(end.index)?.accept_ra {
-            None | Some(0) => Ok(()),
-            Some(now) => Err(Error::check(format!("{} has accept_ra {now}, expected 0", end.name))),
-        };
-        let put_back =
-            |host: &mut Netlink| host::ignore_router_advertisements_on_new(&host.link_at(end.index)?);
-        call.wants(Place::Host, host, verify, put_back)?;
+        call.wants(
+            Place::Host,
+            host,
+            |host| check_accept_ra(host, end),
+            |host| host::ignore_router_advertisements_on_new(&host.link_at(end.index)?),
+        )?;
     }
-    let verify = |host: &mut Netlink| {
-        let present = host.addrs(end.index)?;
-        let lacks = |wanted: &IpNetwork| !present.iter().any(|addr| addr.net == *wanted);
-        match path::host_addresses(paths).into_iter().find(lacks) {
-            Some(wanted) => Err(Error::check(format!("{} lacks the gateway address {wanted}", end.name))),
-            None => Ok(()),
-        }
-    };
-    let put_back = |host: &mut Netlink| check::put_addresses(host, end, path::host_addresses(paths));
-    call.wants(Place::Host, host, verify, put_back)?;
+    call.wants(
+        Place::Host,
+        host,
+        |host| check_gateways(host, end, paths),
+        |host| check::put_addresses(host, end, path::host_addresses(paths)),
+    )?;
     let routes = path::to_pod(paths, end.index);
-    let verify = |host: &mut Netlink| check::routes(host, end, &routes, "on the host");
-    let put_back =
-        |host: &mut Netlink| check::put_all(host, routes.iter().map(|wanted| route::add(wanted, &end.name)));
-    call.wants(Place::Host, host, verify, put_back)
+    call.wants(
+        Place::Host,
+        host,
+        |host| check::routes(host, end, &routes, "on the host"),
+        |host| check::put_all(host, routes.iter().map(|wanted| route::add(wanted, &end.name))),
+    )
+}
+
+/// Fails with code 103 if the host's end accepts router advertisements.
+fn check_accept_ra(host: &mut Netlink, end: &Link) -> Result<(), Error> {
+    match host.link_at(end.index)?.accept_ra {
+        None | Some(0) => Ok(()),
+        Some(now) => Err(Error::check(format!("{} has accept_ra {now}, expected 0", end.name))),
+    }
+}
+
+/// Fails with code 103 if the host's end lacks the address of a gateway.
+fn check_gateways(host: &mut Netlink, end: &Link, paths: &[Path]) -> Result<(), Error> {
+    let present = host.addrs(end.index)?;
+    for wanted in path::host_addresses(paths) {
+        if !present.iter().any(|addr| addr.net == wanted) {
+            return Err(Error::check(format!("{} lacks the gateway address {wanted}", end.name)));
+        }
+    }
+    Ok(())
 }

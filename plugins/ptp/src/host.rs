@@ -15,24 +15,26 @@ use crate::path::{self, Path};
 /// Fails with code 102 if the host needs the address of a pod or its gateway itself. The author of the pod may have
 /// chosen the address.
 pub(crate) fn refuse_protected(host: &mut Netlink, paths: &[Path]) -> Result<(), Error> {
-    let refused = |whose: &str, ip: IpAddr, why: &str| {
-        Err(Error::new(Code::CONFLICT, format!("IPAM gave the pod {whose} {ip}, which {why}"))
-            .details("hint: take it out of the IPAM plugin's range, or ask for another address"))
-    };
     for path in paths {
         let ip = path.address.ip();
         let towards = host.route_towards(ip)?;
         if let Some(why) = protected::find_reason(host, ip, towards.as_ref())? {
-            return refused("the address", ip, why);
+            return Err(protected_address("the address", ip, why));
         }
         // The host's ends of other pods already have the gateway's address, so an address of the host is no reason
         // here.
         let towards = host.route_towards(path.gateway)?.filter(|towards| !towards.is_own());
         if let Some(why) = protected::find_reason(host, path.gateway, towards.as_ref())? {
-            return refused("the gateway", path.gateway, why);
+            return Err(protected_address("the gateway", path.gateway, why));
         }
     }
     Ok(())
+}
+
+/// Returns the error for an address that the host needs itself, with code 102.
+fn protected_address(whose: &str, ip: IpAddr, why: &str) -> Error {
+    Error::new(Code::CONFLICT, format!("IPAM gave the pod {whose} {ip}, which {why}"))
+        .details("hint: take it out of the IPAM plugin's range, or ask for another address")
 }
 
 /// Gives the host's end the gateways' addresses, sets it up, and adds the routes to the pod. It has no undo of its own:

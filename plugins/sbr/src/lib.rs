@@ -65,10 +65,12 @@ impl Plugin for Sbr {
         if let Some(table) = config.table {
             // The kernel would accept a second rule of the same content.
             let present = inside.rules()?;
-            let is_new =
-                |from: &IpAddr| !present.contains(&Rule { from: Some(*from), table, protocol: PROTOCOL });
-            let rules: Vec<_> =
-                ips.iter().map(|ip| ip.address.ip()).filter(is_new).map(|from| (from, table)).collect();
+            let mut rules = Vec::new();
+            for from in ips.iter().map(|ip| ip.address.ip()) {
+                if !present.contains(&Rule { from: Some(from), table, protocol: PROTOCOL }) {
+                    rules.push((from, table));
+                }
+            }
             call.step(&format!("add routing rules for {}", call.ifname), || {
                 add_rules(call, &mut inside, &rules)
             })?;
@@ -88,12 +90,11 @@ impl Plugin for Sbr {
         // well.
         drop(lock.unlock());
         call.step(&format!("add the routes of {} to its tables", call.ifname), || {
-            let of = |(ip, (_, table)): (&&IpConfig, &(IpAddr, u32))| {
-                let table = Some(*table);
-                let routes = routes::of(ip, &ips, &main, &link, config.gateway_for(ip));
-                routes.into_iter().map(move |route| NewRoute { table, ..route })
-            };
-            let wanted: Vec<NewRoute> = ips.iter().zip(&rules).flat_map(of).collect();
+            let mut wanted = Vec::new();
+            for (ip, (_, table)) in ips.iter().zip(&rules) {
+                let routes = routes::select_for(ip, &ips, &main, &link, config.gateway_for(ip));
+                wanted.extend(routes.into_iter().map(|route| NewRoute { table: Some(*table), ..route }));
+            }
             add_routes(call, &mut inside, &link, &wanted)
         })?;
         let what = format!("remove the routes of {} from the table main", call.ifname);
@@ -122,11 +123,10 @@ impl Plugin for Sbr {
             addrs.extend(if_still(inside.addrs(link.index))?.iter().map(|addr| addr.net.ip()));
         }
         let tables = Tables::read(&mut inside)?;
-        let ours = |rule: &Rule| {
+        take_down(&mut inside, &tables, link.as_ref(), table, |rule| {
             let may_be = !is_another || rule.from.is_some_and(|from| addrs.contains(&from));
             may_be && tables.is_ours(rule, link.as_ref(), &addrs, table)
-        };
-        take_down(&mut inside, &tables, link.as_ref(), table, ours)
+        })
     }
 
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
@@ -151,8 +151,9 @@ impl Plugin for Sbr {
             }
             // The addresses are listed after the rules, because an address exists before its rule.
             let present = tables::all_addresses(inside)?;
-            let stale = |rule: &Rule| tables.is_stale(rule, &present, config.table);
-            take_down(inside, &tables, None, config.table, stale)
+            take_down(inside, &tables, None, config.table, |rule| {
+                tables.is_stale(rule, &present, config.table)
+            })
         })
     }
 
@@ -199,15 +200,19 @@ impl Clearing {
     /// Decides what is changed in the table main, whose routes are `main`. Routes to link-local addresses stay. With
     /// `addSourceHints`, on-link routes of IPv4 stay as well, such as the kernel's to the networks of the addresses.
     fn plan(config: &Config, ips: &[&IpConfig], main: Vec<NewRoute>) -> Self {
-        let has_none = |ip: &IpConfig| !main.iter().any(|route| routes::is_hint(route, ip));
-        let hinted =
-            ips.iter().filter(|ip| config.hints(ip) && has_none(ip)).map(|ip| (*ip).clone()).collect();
-        let keeps = |route: &NewRoute| {
-            // 253 is RT_SCOPE_LINK (rtnetlink(7)). Routes of IPv6 have no scope.
-            routes::stays(route) || config.add_source_hints && route.scope == Some(253)
-        };
+        let hinted = ips
+            .iter()
+            .filter(|ip| config.hints(ip) && !main.iter().any(|route| routes::is_hint(route, ip)))
+            .map(|ip| (*ip).clone())
+            .collect();
         let networks = ips.iter().map(|ip| cnimble_cni::cidr::network_of(ip.address)).collect();
-        Clearing { hinted, unwanted: main.into_iter().filter(|route| !keeps(route)).collect(), networks }
+        let mut unwanted = main;
+        unwanted.retain(|route| {
+            // 253 is RT_SCOPE_LINK (rtnetlink(7)). Routes of IPv6 have no scope.
+            let is_kept = routes::stays(route) || config.add_source_hints && route.scope == Some(253);
+            !is_kept
+        });
+        Clearing { hinted, unwanted, networks }
     }
 
     /// Adds the missing hints and then removes the unwanted routes. The undo, which is pushed first, puts the routes
@@ -222,9 +227,8 @@ impl Clearing {
             let present = inside.routes(index, None)?;
             // They are deleted with the metric that the kernel lists. Without it, IPv6 deletes the first route to the
             // destination.
-            let is_extra = |route: &&NewRoute| hinted.iter().any(|ip| routes::is_hint(route, ip));
-            let extra = present.iter().filter(is_extra).map(|route| route::del(route, &name));
-            delete(&mut inside, extra.collect())?;
+            let extra = present.iter().filter(|route| hinted.iter().any(|ip| routes::is_hint(route, ip)));
+            delete(&mut inside, extra.map(|route| route::del(route, &name)).collect())?;
             let mut lost: Vec<&NewRoute> = lost.iter().filter(|route| !present.contains(route)).collect();
             lost.sort_by_key(|route| route.via.is_some());
             let again = lost.iter().map(|lost| match lost.via {
@@ -250,12 +254,12 @@ fn take_down(
     let rules: Vec<&Rule> = tables.rules.iter().filter(|rule| ours(rule)).collect();
     let mut requests = Vec::new();
     if let Some(link) = link {
-        let is_theirs = |table: u32| {
-            user != Some(table) && tables.is_of(table, link) && rules.iter().any(|rule| rule.table == table)
-        };
-        let routes = if_still(inside.routes(link.index, Some(route::ANY_TABLE)))?;
-        let routes = routes.iter().filter(|route| route.table.is_some_and(is_theirs));
-        requests.extend(routes.map(|route| route::del(route, &link.name)));
+        for route in &if_still(inside.routes(link.index, Some(route::ANY_TABLE)))? {
+            let Some(table) = route.table.filter(|table| user != Some(*table)) else { continue };
+            if tables.is_of(table, link) && rules.iter().any(|rule| rule.table == table) {
+                requests.push(route::del(route, &link.name));
+            }
+        }
     }
     requests.extend(rules.iter().filter_map(|rule| Some(rule::del(rule.from?, rule.table, rule.protocol))));
     delete(inside, requests)
@@ -299,30 +303,37 @@ fn check_address(
     if config.table.is_some() {
         return Ok(());
     }
-    let present = || routes.iter().filter(|route| route.table == Some(rule.table));
-    let missing = |what: String| Err(Error::check(format!("{what} is missing in table {}", rule.table)));
-    let default = |route: &&NewRoute| route.dst.prefix() == 0 && route.dst.is_ipv4() == ip.address.is_ipv4();
+    let present = routes.iter().filter(|route| route.table == Some(rule.table));
+    let mut defaults = present.clone().filter(|route| is_default(route, ip));
     if let Some(gateway) = config.gateway_for(ip) {
-        if !present().filter(default).any(|route| route.via == Some(gateway)) {
-            return missing(format!("the default route via {gateway}"));
+        if !defaults.any(|route| route.via == Some(gateway)) {
+            return Err(missing(&format!("the default route via {gateway}"), rule.table));
         }
-    } else if ip.gateway.is_some_and(|gateway| !gateway.is_unspecified())
-        && !present().any(|route| default(&route))
-    {
-        return missing(format!("the default route for {from}"));
+    } else if ip.gateway.is_some_and(|gateway| !gateway.is_unspecified()) && defaults.next().is_none() {
+        return Err(missing(&format!("the default route for {from}"), rule.table));
     }
     for wanted in pod::routes(0, prev) {
         let own = wanted.table.is_none()
             && wanted.dst.is_ipv4() == ip.address.is_ipv4()
             && wanted.dst.prefix() > 0
             && wanted.via.is_some_and(|via| ip.address.contains(via));
-        if own && !present().any(|route| route.dst == wanted.dst && route.via == wanted.via) {
-            return missing(format!("route {}", wanted.dst));
+        if own && !present.clone().any(|route| route.dst == wanted.dst && route.via == wanted.via) {
+            return Err(missing(&format!("route {}", wanted.dst), rule.table));
         }
     }
-    let hinted = |route: &NewRoute| route.table == Some(MAIN) && routes::is_hint(route, ip);
-    if config.hints(ip) && !routes.iter().any(hinted) {
+    if config.hints(ip) && !routes.iter().any(|route| route.table == Some(MAIN) && routes::is_hint(route, ip))
+    {
         return Err(Error::check(format!("the route to the network of {from} is missing in table main")));
     }
     Ok(())
+}
+
+/// Returns true if the route is a default route of the address's family.
+fn is_default(route: &NewRoute, ip: &IpConfig) -> bool {
+    route.dst.prefix() == 0 && route.dst.is_ipv4() == ip.address.is_ipv4()
+}
+
+/// Returns the error for a route that the table lacks, with code 103.
+fn missing(what: &str, table: u32) -> Error {
+    Error::check(format!("{what} is missing in table {table}"))
 }

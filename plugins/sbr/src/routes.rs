@@ -17,22 +17,20 @@ pub(crate) fn stays(route: &NewRoute) -> bool {
 /// Returns the routes for the table of `ip`, in an order that the kernel accepts. Their `table` is still that of
 /// `main`, the interface's present routes. `all` are the interface's addresses. `fixed` is the configured gateway,
 /// whose default route replaces any other.
-pub(crate) fn of(
+pub(crate) fn select_for(
     ip: &IpConfig,
     all: &[&IpConfig],
     main: &[NewRoute],
     link: &Link,
     fixed: Option<IpAddr>,
 ) -> Vec<NewRoute> {
-    let belongs = |route: &&NewRoute| {
-        let is_in =
-            |ip: &IpConfig| [route.src, route.via].into_iter().flatten().any(|at| ip.address.contains(at));
+    let selected = main.iter().filter(|route| {
         // A route that belongs to no address in particular goes to the tables of all addresses of its family.
         route.dst.is_ipv4() == ip.address.is_ipv4()
             && !(fixed.is_some() && route.dst.prefix() == 0)
-            && (is_in(ip) || !all.iter().any(|ip| is_in(ip)))
-    };
-    let mut routes: Vec<NewRoute> = main.iter().filter(belongs).cloned().collect();
+            && (belongs_to(route, ip) || !all.iter().any(|ip| belongs_to(route, ip)))
+    });
+    let mut routes: Vec<NewRoute> = selected.cloned().collect();
     let has_default = routes.iter().any(|route| route.dst.prefix() == 0);
     // Another plugin may have removed the default route, so it is made from the gateway.
     if let Some(gateway) = fixed.or(ip.gateway).filter(|gateway| !has_default && !gateway.is_unspecified()) {
@@ -41,6 +39,11 @@ pub(crate) fn of(
     }
     routes.sort_by_key(|route| (route.via.is_some(), route.dst.prefix() == 0));
     routes
+}
+
+/// Returns true if the source or the next hop of the route is in the network of the address.
+fn belongs_to(route: &NewRoute, ip: &IpConfig) -> bool {
+    [route.src, route.via].into_iter().flatten().any(|at| ip.address.contains(at))
 }
 
 /// Returns the route to an address's network that `addSourceHints` keeps in the table main.

@@ -34,14 +34,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Takes the lock of the namespace in CNI_NETNS. Fails with code 11 after [`PATIENCE`], and with code 5 if the kernel
 /// refuses the lock. A termination signal ends the wait.
 pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
-    let failed = |why: String| Error::new(Code::IO, format!("can't lock {}", call.netns)).details(why);
-    let mut file = File::open(&call.netns).map_err(|err| failed(err.to_string()))?;
+    let mut file = File::open(&call.netns).map_err(|err| lock_failed(call, &err.to_string()))?;
     let end = Instant::now() + PATIENCE;
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
             Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => file,
-            Err((_, errno)) => return Err(failed(errno.desc().to_owned())),
+            Err((_, errno)) => return Err(lock_failed(call, errno.desc())),
         };
         signal::check()?;
         if Instant::now() > end {
@@ -51,6 +50,11 @@ pub(crate) fn lock(call: &Call) -> Result<Flock<File>, Error> {
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Returns the error for a lock that the kernel refuses, with code 5.
+fn lock_failed(call: &Call, why: &str) -> Error {
+    Error::new(Code::IO, format!("can't lock {}", call.netns)).details(why)
 }
 
 /// The routing rules of a namespace, and the tables that have routes.

@@ -76,12 +76,17 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
     let output = command.stdin(Stdio::null()).output();
     // The context must not apply to later programs. Executing one does not reset it.
     let _ = std::fs::write(NEXT_CONTEXT, "");
-    let failed = |why: String| Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why);
-    let output = output
-        .map_err(|err| failed(format!("{err}; hint: install iproute2, or leave selinuxContext out")))?;
+    let output = output.map_err(|err| {
+        command_failed(&format!("{err}; hint: install iproute2, or leave selinuxContext out"))
+    })?;
     if output.status.success() {
         Ok(())
     } else {
-        Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+        Err(command_failed(String::from_utf8_lossy(&output.stderr).trim()))
     }
+}
+
+/// Returns the error for the command that makes a tap, with code 100.
+fn command_failed(why: &str) -> Error {
+    Error::new(Code::KERNEL, "the command ip tuntap add has failed").details(why)
 }

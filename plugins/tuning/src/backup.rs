@@ -172,12 +172,12 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
         if name.starts_with('.') || !name.ends_with(".json") {
             continue;
         }
-        let network_of = |bytes: &[u8]| Backup::parse(bytes).ok()?.network;
         match files::read(&path, LIMIT, Links::Refuse) {
-            Ok(bytes) if network_of(&bytes).as_deref() == Some(network) => {
-                outcome = outcome.and(remove_one(&path));
+            Ok(bytes) => {
+                if Backup::parse(&bytes).is_ok_and(|saved| saved.network.as_deref() == Some(network)) {
+                    outcome = outcome.and(remove_one(&path));
+                }
             }
-            Ok(_) => {}
             // The file was removed concurrently, or is no file of ours.
             Err(err) if is_absent(&err) || files::is_foreign(&err) => {}
             Err(err) => outcome = outcome.and(Err(Error::io("read", &path, &err))),

@@ -22,7 +22,7 @@ use nix::errno::Errno;
 
 use cnimble_cni::mtu::ipv6_problem;
 use cnimble_cni::{Attachment, CniResult, Code, Error, IpNetwork};
-use cnimble_netlink::link::{self, Change};
+use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::{NetNs, Netlink, sysctl};
 use cnimble_plugin::interface::find_own;
 use cnimble_plugin::{Call, Place, Plugin, Role};
@@ -95,35 +95,30 @@ impl Plugin for Tuning {
         let config = Config::read(call, &call.ifname)?;
         let netns = call.open_netns()?;
         let mut inside = Netlink::open_in(&netns)?;
-        let find = |inside: &mut Netlink| {
-            inside.find_link(&call.ifname)?.ok_or_else(|| {
-                Error::check(format!("interface {} is missing in {}", call.ifname, call.netns))
-            })
-        };
-        let verify = |inside: &mut Netlink| {
-            let now = find(inside)?;
-            match config.settings.differences(&now).first() {
-                None => Ok(()),
-                Some(Difference { words, .. }) => {
-                    Err(Error::check(format!("interface {} has {words}", now.name)))
-                }
-            }
-        };
         // The interface comes first: without it the files of its sysctls are missing, too, and an error about one of
         // them would hide the cause. The settings from before ADD stay in their file.
-        call.wants(Place::Pod, &mut inside, verify, |inside| {
-            let now = find(inside)?;
-            let changes = config.settings.differences(&now);
-            let changes = changes.into_iter().map(|of| link::set(now.index, &now.name, &of.change));
-            Ok(inside.execute_all(changes.collect())?)
-        })?;
+        call.wants(
+            Place::Pod,
+            &mut inside,
+            |inside| check_settings(call, &config, inside),
+            |inside| {
+                let now = find_link(call, inside)?;
+                let changes = config.settings.differences(&now);
+                let changes = changes.into_iter().map(|of| link::set(now.index, &now.name, &of.change));
+                Ok(inside.execute_all(changes.collect())?)
+            },
+        )?;
         for sysctl in &config.sysctls {
-            let put_back = |(): &mut ()| {
-                // The list may have become shorter since ADD, and a repair must not set what it refuses.
-                allowlist::check(std::slice::from_ref(sysctl), Path::new(allowlist::FILE))?;
-                set(call, &netns, sysctl)
-            };
-            call.wants(Place::Pod, &mut (), |()| netns.enter(|| check_sysctl(sysctl))?, put_back)?;
+            call.wants(
+                Place::Pod,
+                &mut (),
+                |()| netns.enter(|| check_sysctl(sysctl))?,
+                |()| {
+                    // The list may have become shorter since ADD, and a repair must not set what it refuses.
+                    allowlist::check(std::slice::from_ref(sysctl), Path::new(allowlist::FILE))?;
+                    set(call, &netns, sysctl)
+                },
+            )?;
         }
         Ok(())
     }
@@ -134,9 +129,6 @@ impl Plugin for Tuning {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        let unusable = |err: Error| {
-            Error::new(Code::NOT_AVAILABLE, "tuning can't be done").details(err.msg).details(err.details)
-        };
         // STATUS has no interface. A configuration that is valid for one name is valid for any.
         let config = Config::read(call, "eth0")?;
         allowlist::check(&config.sysctls, Path::new(allowlist::FILE)).map_err(unusable)?;
@@ -145,6 +137,11 @@ impl Plugin for Tuning {
         }
         backup::usable(&config.data_dir).map_err(unusable)
     }
+}
+
+/// Returns the error of STATUS that `err` causes, with code 50.
+fn unusable(err: Error) -> Error {
+    Error::new(Code::NOT_AVAILABLE, "tuning can't be done").details(err.msg).details(err.details)
 }
 
 /// Warns if the new MTU is too small for IPv6, so that the kernel has removed the IPv6 addresses of the interface. The
@@ -179,6 +176,22 @@ fn set(call: &Call, netns: &NetNs, sysctl: &Sysctl) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+/// Returns the interface of the pod. Fails with code 103 if it is missing.
+fn find_link(call: &Call, inside: &mut Netlink) -> Result<Link, Error> {
+    inside
+        .find_link(&call.ifname)?
+        .ok_or_else(|| Error::check(format!("interface {} is missing in {}", call.ifname, call.netns)))
+}
+
+/// Compares the settings of the pod's interface. Fails with code 103 and the first difference.
+fn check_settings(call: &Call, config: &Config, inside: &mut Netlink) -> Result<(), Error> {
+    let now = find_link(call, inside)?;
+    match config.settings.differences(&now).first() {
+        None => Ok(()),
+        Some(Difference { words, .. }) => Err(Error::check(format!("interface {} has {words}", now.name))),
+    }
 }
 
 /// Compares a sysctl in this thread's namespace. Fails with code 103. A sysctl that is write-only counts as set.

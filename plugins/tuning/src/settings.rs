@@ -32,33 +32,52 @@ impl Settings {
 
     /// Returns the differences of the link `now`, one for each setting, so that an error names the setting.
     pub(crate) fn differences(&self, now: &Link) -> Vec<Difference> {
-        let one = Change::default;
-        let on = |on: bool| if on { "on" } else { "off" };
         let mut found = Vec::new();
-        let mut add = |change, inverse, words| found.push(Difference { change, inverse, words });
         if let Some(mac) = self.mac.filter(|mac| Some(*mac) != now.mac) {
-            let (to, before) = (|mac| Change { mac, ..one() }, now.mac.map(|mac| mac.to_string()));
-            let words = format!("MAC {}, expected {mac}", before.unwrap_or_default());
-            add(to(Some(mac)), to(now.mac), words);
+            let before = now.mac.map(|mac| mac.to_string()).unwrap_or_default();
+            found.push(Difference {
+                change: Change { mac: Some(mac), ..Change::default() },
+                inverse: Change { mac: now.mac, ..Change::default() },
+                words: format!("MAC {before}, expected {mac}"),
+            });
         }
         if let Some(promisc) = self.promisc.filter(|promisc| *promisc != now.promisc) {
-            let to = |promisc| Change { promisc: Some(promisc), ..one() };
-            let words = format!("promiscuous mode {}, expected {}", on(now.promisc), on(promisc));
-            add(to(promisc), to(now.promisc), words);
+            found.push(Difference {
+                change: Change { promisc: Some(promisc), ..Change::default() },
+                inverse: Change { promisc: Some(now.promisc), ..Change::default() },
+                words: format!(
+                    "promiscuous mode {}, expected {}",
+                    on_or_off(now.promisc),
+                    on_or_off(promisc)
+                ),
+            });
         }
         if let Some(mtu) = self.mtu.filter(|mtu| *mtu != now.mtu) {
-            let to = |mtu| Change { mtu: Some(mtu), ..one() };
-            add(to(mtu), to(now.mtu), format!("MTU {}, expected {mtu}", now.mtu));
+            found.push(Difference {
+                change: Change { mtu: Some(mtu), ..Change::default() },
+                inverse: Change { mtu: Some(now.mtu), ..Change::default() },
+                words: format!("MTU {}, expected {mtu}", now.mtu),
+            });
         }
         if let Some(allmulti) = self.allmulti.filter(|allmulti| *allmulti != now.allmulti) {
-            let to = |allmulti| Change { allmulti: Some(allmulti), ..one() };
-            let words = format!("all-multicast {}, expected {}", on(now.allmulti), on(allmulti));
-            add(to(allmulti), to(now.allmulti), words);
+            found.push(Difference {
+                change: Change { allmulti: Some(allmulti), ..Change::default() },
+                inverse: Change { allmulti: Some(now.allmulti), ..Change::default() },
+                words: format!("all-multicast {}, expected {}", on_or_off(now.allmulti), on_or_off(allmulti)),
+            });
         }
         if let Some(txqlen) = self.txqlen.filter(|txqlen| *txqlen != now.txqlen) {
-            let to = |txqlen| Change { txqlen: Some(txqlen), ..one() };
-            add(to(txqlen), to(now.txqlen), format!("queue length {}, expected {txqlen}", now.txqlen));
+            found.push(Difference {
+                change: Change { txqlen: Some(txqlen), ..Change::default() },
+                inverse: Change { txqlen: Some(now.txqlen), ..Change::default() },
+                words: format!("queue length {}, expected {txqlen}", now.txqlen),
+            });
         }
         found
     }
+}
+
+/// Returns the word for the state of a flag.
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }

@@ -84,8 +84,8 @@ fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, 
         let table = free_table(&all(inside)?)?;
         match make(inside, config, table) {
             Ok(vrf) => {
-                let is_before = |other: &Vrf| other.table == table && other.link.index < vrf.link.index;
-                if !all(inside)?.iter().any(is_before) {
+                let vrfs = all(inside)?;
+                if !vrfs.iter().any(|other| other.table == table && other.link.index < vrf.link.index) {
                     return Ok(vrf);
                 }
                 remove_if_empty(inside, &vrf)?;

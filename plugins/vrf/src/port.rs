@@ -31,13 +31,13 @@ impl Belongings {
         let present = inside.addrs(link.index)?;
         let mut routes = inside.routes(link.index, Some(table))?;
         // The kernel derives these routes from the addresses.
-        let comes_with = |route: &NewRoute| {
-            route.via.is_none()
+        routes.retain(|route| {
+            let is_derived = route.via.is_none()
                 && present.iter().any(|addr| {
                     addr.net.network() == route.dst.ip() && addr.net.prefix() == route.dst.prefix()
-                })
-        };
-        routes.retain(|route| !comes_with(route));
+                });
+            !is_derived
+        });
         // Routes without a next hop come first, because a next hop may need one of them.
         routes.sort_by_key(|route| route.via.is_some());
         let global = present.into_iter().filter(|addr| addr.net.is_ipv6() && addr.scope == GLOBAL);

@@ -34,19 +34,14 @@ pub(super) fn apply(
 ) -> Result<Option<Error>, Error> {
     let (mut inside, link) = interface.inside()?;
     let (old_net, new_net) = (old.map(Held::net), new.map(Held::net));
-    let of = |lease: Option<&Held>| lease.map_or_else(Vec::new, |lease| routes(interface, lease, priority));
-    let (before, after) = (of(old), of(new));
+    let before = old.map_or_else(Vec::new, |lease| routes(interface, lease, priority));
+    let after = new.map_or_else(Vec::new, |lease| routes(interface, lease, priority));
     let present = inside.routes(ANY_LINK, None)?;
     if let Some(net) = new_net.filter(|net| Some(*net) != old_net) {
         // The client has probed the link already, so the kernel need not.
         tolerant(inside.execute(addr::add(link.index, &link.name, net)))?;
     }
     let mut refused = None;
-    let mut note = |outcome: cnimble_netlink::Result<()>| {
-        if let Err(err) = tolerant(outcome) {
-            refused.get_or_insert(err);
-        }
-    };
     for wanted in after.iter().filter(|route| !before.contains(route)) {
         let rival = present.iter().find(|now| (now.dst, metric(now)) == (wanted.dst, metric(wanted)));
         let request = match rival {
@@ -57,21 +52,25 @@ pub(super) fn apply(
             }
             _ => route::prepend(wanted, &link.name),
         };
-        note(inside.execute(request));
+        keep_first(&mut refused, inside.execute(request));
     }
     // On-link routes lead to gateways. They come first in a lease, and are deleted last.
     for unwanted in before.iter().rev().filter(|route| !after.contains(route)) {
         let found =
             present.iter().filter(|now| is_of(now, unwanted)).max_by_key(|now| now.mtu == unwanted.mtu);
-        found.into_iter().for_each(|now| note(inside.execute(route::del(&exact(now), &link.name))));
+        if let Some(now) = found {
+            keep_first(&mut refused, inside.execute(route::del(&exact(now), &link.name)));
+        }
     }
     if let Some(net) = old_net.filter(|net| Some(*net) != new_net) {
-        note(take_off(interface, &mut inside, &link, net));
+        keep_first(&mut refused, take_off(interface, &mut inside, &link, net));
         // If addresses were not promoted, the kernel has removed the new address and its routes with the old one.
         if let Some(net) = new_net
             && inside.execute(addr::add(link.index, &link.name, net)).is_ok()
         {
-            after.iter().for_each(|wanted| note(inside.execute(route::prepend(wanted, &link.name))));
+            for wanted in &after {
+                keep_first(&mut refused, inside.execute(route::prepend(wanted, &link.name)));
+            }
         }
     }
     Ok(refused)
@@ -80,8 +79,9 @@ pub(super) fn apply(
 /// Returns true if the present route `now` is the one that was `installed`. The Go plugins install routes without an
 /// MTU.
 fn is_of(now: &NewRoute, installed: &NewRoute) -> bool {
-    let key = |route: &NewRoute| (route.dst, route.via, route.index, route.src, metric(route));
-    key(now) == key(installed) && (now.mtu.is_none() || now.mtu == installed.mtu)
+    (now.dst, now.via, now.index) == (installed.dst, installed.via, installed.index)
+        && (now.src, metric(now)) == (installed.src, metric(installed))
+        && (now.mtu.is_none() || now.mtu == installed.mtu)
 }
 
 /// Returns the metric of a route. The kernel uses 0 for none.
@@ -116,6 +116,13 @@ fn take_off(
         let _ = interface.netns.enter(|| sysctl::write(&key, &before));
     }
     outcome
+}
+
+/// Keeps the error of a change as the first refusal, unless there is an earlier one.
+fn keep_first(refused: &mut Option<Error>, outcome: cnimble_netlink::Result<()>) {
+    if let Err(err) = tolerant(outcome) {
+        refused.get_or_insert(err);
+    }
 }
 
 /// Accepts an object that exists already, or that is missing.

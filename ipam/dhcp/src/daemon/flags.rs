@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::slice;
 
 use crate::config;
 use crate::ipc::Wanted;
@@ -63,11 +64,11 @@ impl Flags {
                 .or_else(|| text.strip_prefix('-'))
                 .ok_or(format!("unexpected argument {text}"))?;
             let (name, inline) = match name.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
+                Some((name, value)) => (name, Some(value)),
                 None => (name, None),
             };
             if let Some(flag) = flags.switch(name) {
-                *flag = match inline.as_deref() {
+                *flag = match inline {
                     None | Some("true" | "1" | "t" | "T" | "TRUE" | "True") => true,
                     Some("false" | "0" | "f" | "F" | "FALSE" | "False") => false,
                     Some(other) => {
@@ -76,28 +77,23 @@ impl Flags {
                 };
                 continue;
             }
-            let mut value = || match &inline {
-                Some(value) => Ok(value.clone()),
-                None => match args.next().map(|value| value.to_str()) {
-                    Some(Some(value)) => Ok(value.to_owned()),
-                    _ => Err(format!("-{name} needs a value")),
-                },
-            };
             match name {
                 "pidfile" => {
-                    let path = value()?;
+                    let path = value_of(name, inline, &mut args)?;
                     flags.pidfile = (!path.is_empty()).then(|| path.into());
                 }
-                "hostprefix" => flags.host_prefix = value()?,
+                "hostprefix" => flags.host_prefix = value_of(name, inline, &mut args)?,
                 "socketpath" => {
-                    let path = value()?;
+                    let path = value_of(name, inline, &mut args)?;
                     if !path.is_empty() {
                         flags.socket = path.into();
                     }
                 }
-                "timeout" => flags.timeout = duration(name, &value()?)?,
-                "resendmax" => flags.resend_max = duration(name, &value()?)?,
-                "resendtimeout" => flags.resend_timeout = duration(name, &value()?)?,
+                "timeout" => flags.timeout = duration(name, &value_of(name, inline, &mut args)?)?,
+                "resendmax" => flags.resend_max = duration(name, &value_of(name, inline, &mut args)?)?,
+                "resendtimeout" => {
+                    flags.resend_timeout = duration(name, &value_of(name, inline, &mut args)?)?;
+                }
                 _ => return Err(format!("unknown option -{name}")),
             }
         }
@@ -129,13 +125,29 @@ impl Flags {
     }
 }
 
+/// Returns the value of the option `name`: the text after `=`, or else the next argument. Fails if there is neither.
+fn value_of(
+    name: &str,
+    inline: Option<&str>,
+    args: &mut slice::Iter<'_, OsString>,
+) -> Result<String, String> {
+    if let Some(value) = inline {
+        return Ok(value.to_owned());
+    }
+    match args.next().map(|value| value.to_str()) {
+        Some(Some(value)) => Ok(value.to_owned()),
+        _ => Err(format!("-{name} needs a value")),
+    }
+}
+
 /// Parses a duration in Go's notation (`1m30s`, `1.5s`, `300ms`) to milliseconds. Fractions of a millisecond are
 /// dropped.
 fn duration(option: &str, text: &str) -> Result<u64, String> {
-    let bad = || format!("-{option}: invalid duration {text}, expected one such as 10s or 1m30s");
     let (mut rest, mut sum) = (text, 0_f64);
     while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(|| invalid_duration(option, text))?;
         let (number, tail) = rest.split_at(end);
         let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
@@ -146,13 +158,18 @@ fn duration(option: &str, text: &str) -> Result<u64, String> {
             "ms" => 1.0,
             "us" | "µs" => 0.001,
             "ns" => 0.000_001,
-            _ => return Err(bad()),
+            _ => return Err(invalid_duration(option, text)),
         };
-        sum += number.parse::<f64>().map_err(|_| bad())? * factor;
+        sum += number.parse::<f64>().map_err(|_| invalid_duration(option, text))? * factor;
         rest = tail;
     }
     // The limit is far above any useful duration.
-    if text.is_empty() || sum > 1e15 { Err(bad()) } else { Ok(sum as u64) }
+    if text.is_empty() || sum > 1e15 { Err(invalid_duration(option, text)) } else { Ok(sum as u64) }
+}
+
+/// Returns the error text for a text that is no duration.
+fn invalid_duration(option: &str, text: &str) -> String {
+    format!("-{option}: invalid duration {text}, expected one such as 10s or 1m30s")
 }
 
 #[cfg(test)]

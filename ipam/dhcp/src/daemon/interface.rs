@@ -77,8 +77,8 @@ impl Interface {
     pub(super) fn inside(&self) -> Result<(Netlink, Link), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         // A pod can give the index to another link, so the name or the hardware address has to agree as well.
-        let is_it = |link: &Link| link.name == self.ifname || link.mac == Some(self.mac);
-        let link = inside.link_at(self.index).if_present()?.filter(is_it);
+        let link = inside.link_at(self.index).if_present()?;
+        let link = link.filter(|link| link.name == self.ifname || link.mac == Some(self.mac));
         Ok((inside, link.ok_or_else(|| self.missing())?))
     }
 

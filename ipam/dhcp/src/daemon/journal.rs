@@ -26,12 +26,7 @@ impl Journal {
 
     /// Makes a log that writes to the socket at `path`. It exists even if nothing listens there yet.
     fn at(path: PathBuf) -> Self {
-        let open = || {
-            let socket = UnixDatagram::unbound().ok()?;
-            socket.set_nonblocking(true).ok()?;
-            Some((socket, path))
-        };
-        Journal { system: open() }
+        Journal { system: open_socket().map(|socket| (socket, path)) }
     }
 
     /// Writes a line to the system's log, or to stderr if that fails. Each line is sent to the path anew, because the
@@ -46,6 +41,13 @@ impl Journal {
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }
+}
+
+/// Opens a socket that never waits. `None` if that fails, for example for a lack of descriptors.
+fn open_socket() -> Option<UnixDatagram> {
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.set_nonblocking(true).ok()?;
+    Some(socket)
 }
 
 #[cfg(test)]

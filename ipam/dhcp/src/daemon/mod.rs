@@ -143,7 +143,7 @@ impl Daemon {
                     self.connections.reply(number, now, &reply);
                 }
             }
-            self.hear(now);
+            self.read_packets(now);
             self.tick(now);
         }
         self.store
@@ -190,21 +190,20 @@ impl Daemon {
     /// Releases the lease of a verb that has disconnected before its answer. Its caller does not know of the lease, so
     /// nobody would release it.
     fn disconnected(&mut self, number: u64, now: u64) {
-        let of = |pod: &Pod| pod.waiting.is_some_and(|(waiting, _)| waiting == number);
-        let key = self.pods.iter().find(|(_, pod)| of(pod)).map(|(key, _)| key.clone());
-        if let Some(key) = key {
+        let mut pods = self.pods.iter();
+        let found = pods.find(|(_, pod)| pod.waiting.is_some_and(|(waiting, _)| waiting == number));
+        if let Some(key) = found.map(|(key, _)| key.clone()) {
             self.release(&key, now, "its verb is gone");
         }
     }
 
     /// Passes packets that have arrived to the clients, and carries out what follows.
-    fn hear(&mut self, now: u64) {
-        let hears = |pod: &Pod| !pod.speaker.sockets().is_empty();
-        let keys: Vec<String> =
-            self.pods.iter().filter(|(_, pod)| hears(pod)).map(|(key, _)| key.clone()).collect();
+    fn read_packets(&mut self, now: u64) {
+        let listening = self.pods.iter().filter(|(_, pod)| !pod.speaker.sockets().is_empty());
+        let keys: Vec<String> = listening.map(|(key, _)| key.clone()).collect();
         for key in keys {
-            let events =
-                self.pods.get_mut(&key).map(|pod| pod.speaker.hear(&pod.interface, now)).unwrap_or_default();
+            let pod = self.pods.get_mut(&key);
+            let events = pod.map(|pod| pod.speaker.read_packets(&pod.interface, now)).unwrap_or_default();
             self.act(&key, now, events);
         }
     }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::link::{Link, Mac};
+use cnimble_netlink::route::NewRoute;
 use cnimble_netlink::{NetNs, addr};
 
 use super::apply;
@@ -77,9 +78,8 @@ impl Pod {
     /// Applies a lease without a waiting ADD. Returns a description of the changes, or `None` if addresses and routes
     /// are the same. Fails if the interface could not be changed.
     pub(super) fn renewed(&mut self, lease: &Held, now: u64) -> Result<Option<String>, Error> {
-        let of = |lease: &Held| (lease.net(), apply::routes(&self.interface, lease, self.wanted.priority));
         let change = match &self.applied {
-            Some(old) if of(old) == of(lease) => None,
+            Some(old) if old.net() == lease.net() && self.routes(old) == self.routes(lease) => None,
             _ => Some(self.apply(lease)?),
         };
         self.is_temporary &= self.applied.as_ref().is_some_and(|old| old.net() == lease.net());
@@ -87,6 +87,11 @@ impl Pod {
         self.has_lifetime = false;
         self.set_lifetime(now)?;
         Ok(change)
+    }
+
+    /// Returns the routes that the interface has by the lease.
+    fn routes(&self, lease: &Held) -> Vec<NewRoute> {
+        apply::routes(&self.interface, lease, self.wanted.priority)
     }
 
     /// Changes the interface to the lease and describes that. The description includes what the kernel has refused.

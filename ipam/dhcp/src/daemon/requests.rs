@@ -1,6 +1,7 @@
 //! Carries out the requests of verbs.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use cnimble_cni::{Code, Error};
 use cnimble_netlink::NetNs;
@@ -46,13 +47,9 @@ impl Daemon {
         // counts.
         let sent = sent.map(NetNs::from_fd).transpose()?.filter(|sent| !sent.is_at(&path));
         wanted.sent = sent.as_ref().map(NetNs::identity).transpose()?;
-        let is_same = |pod: &Pod| match &sent {
-            Some(sent) => pod.interface.netns.same_as(sent).unwrap_or(false),
-            None => pod.interface.is_in(&path),
-        };
         // As in the Go daemon, an interface with a lease keeps it. A new interface of that name has none yet.
         if let Some(pod) = self.pods.get(&key)
-            && is_same(pod)
+            && is_in(pod, sent.as_ref(), &path)
             && pod.interface.inside().is_ok()
             && let Some(lease) = pod.speaker.lease()
         {
@@ -80,12 +77,7 @@ impl Daemon {
     /// nothing.
     fn release_all(&mut self, owner: &LeaseOwner, now: u64) -> Reply {
         let replies = Family::ALL.map(|family| self.release(&owner.key(family), now, "its verb has come"));
-        let weight = |reply: &Reply| match reply {
-            Reply::Error { .. } => 2,
-            Reply::Nothing => 0,
-            _ => 1,
-        };
-        replies.into_iter().max_by_key(weight).unwrap_or(Reply::Nothing)
+        replies.into_iter().max_by_key(importance).unwrap_or(Reply::Nothing)
     }
 
     /// Ends the client with this key. Removes the file, then the address from the interface, and then tells the server.
@@ -126,14 +118,14 @@ impl Daemon {
     /// An ADD that was answered and is not finished is not spared. So `valid` must name the attachments of running
     /// ADDs.
     fn gc(&mut self, network: &str, valid: &[(String, String)], now: u64) -> Reply {
-        let stale = |owner: &LeaseOwner| {
-            owner.network == network
-                && !valid.iter().any(|(id, ifname)| (id, ifname) == (&owner.container, &owner.ifname))
-        };
         // A lease that an ADD still waits for is not in the runtime's list yet.
-        let all = self.pods.iter().filter(|(_, pod)| pod.waiting.is_none() && stale(&pod.wanted.owner));
+        let all = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.waiting.is_none() && is_stale(&pod.wanted.owner, network, valid));
         let keys = all.map(|(key, _)| key.clone());
-        let unresolved = self.unresolved.iter().filter(|(record, _)| stale(&record.wanted.owner));
+        let unresolved =
+            self.unresolved.iter().filter(|(record, _)| is_stale(&record.wanted.owner, network, valid));
         let keys: Vec<String> = keys.chain(unresolved.map(|(record, _)| record.wanted.key())).collect();
         for key in keys {
             let reply = self.release(&key, now, "it is not valid any more");
@@ -143,4 +135,27 @@ impl Daemon {
         }
         Reply::Done
     }
+}
+
+/// Returns true if the pod's namespace is the one that was `sent`, or without one the one at `path`.
+fn is_in(pod: &Pod, sent: Option<&NetNs>, path: &Path) -> bool {
+    match sent {
+        Some(sent) => pod.interface.netns.same_as(sent).unwrap_or(false),
+        None => pod.interface.is_in(path),
+    }
+}
+
+/// Returns how much a reply counts among those of several families: an error most, and nothing least.
+fn importance(reply: &Reply) -> u8 {
+    match reply {
+        Reply::Error { .. } => 2,
+        Reply::Nothing => 0,
+        _ => 1,
+    }
+}
+
+/// Returns true if the lease is of this network and its attachment is not `valid`.
+fn is_stale(owner: &LeaseOwner, network: &str, valid: &[(String, String)]) -> bool {
+    owner.network == network
+        && !valid.iter().any(|(id, ifname)| (id, ifname) == (&owner.container, &owner.ifname))
 }

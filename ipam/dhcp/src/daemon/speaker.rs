@@ -73,7 +73,7 @@ pub(super) trait Speaker {
     /// Returns the open sockets, to wait for packets.
     fn sockets(&self) -> Vec<BorrowedFd<'_>>;
     /// Reads packets that have arrived, and returns what the daemon has to know.
-    fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
+    fn read_packets(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
     /// Does what is due at `now`, and returns what the daemon has to know.
     fn tick(&mut self, interface: &Interface, now: u64) -> Vec<Event>;
     /// Releases the lease. Returns its address, and whether the server could be told. `None` if the client has no
@@ -136,8 +136,9 @@ pub(super) struct Driver<T: Transport> {
 
 impl<T: Transport> Driver<T> {
     pub(super) fn new(client: Client<T>) -> Self {
-        let slot = |purpose| Slot { purpose, socket: None };
-        Driver { client, dhcp: slot(Purpose::Dhcp), probes: slot(Purpose::Probes) }
+        let dhcp = Slot { purpose: Purpose::Dhcp, socket: None };
+        let probes = Slot { purpose: Purpose::Probes, socket: None };
+        Driver { client, dhcp, probes }
     }
 
     /// Opens the sockets that the state of the client needs, and closes the others.
@@ -209,7 +210,7 @@ impl<T: Transport> Speaker for Driver<T> {
         self.dhcp.socket.iter().chain(&self.probes.socket).map(AsFd::as_fd).collect()
     }
 
-    fn hear(&mut self, interface: &Interface, now: u64) -> Vec<Event> {
+    fn read_packets(&mut self, interface: &Interface, now: u64) -> Vec<Event> {
         let mut events = Vec::new();
         let mut packets = self.dhcp.receive();
         packets.extend(self.probes.receive());

@@ -86,29 +86,27 @@ fn run(flags: Flags) -> Result<bool, String> {
     // A systemd unit passes a socket and need not pass its path, so the socket's own path counts.
     let path = activated.as_ref().and_then(path_of);
     let path = path.unwrap_or_else(|| flags.on_host(&flags.socket.to_string_lossy()));
-    let failed =
-        |what: &str, path: &Path, err: &dyn std::fmt::Display| format!("{what} {}: {err}", path.display());
     let directory = store::directory(&path);
     let store = if activated.is_some() { replace(&path) } else { Store::open(&path) };
-    let Some(store) = store.map_err(|err| failed("opening", &directory, &err))? else {
+    let Some(store) = store.map_err(|err| failure("opening", &directory, &err))? else {
         announce(TAKEN);
         return Ok(false);
     };
     let own = activated.is_none();
     let listener = match activated {
         Some(listener) => listener,
-        None => listen(&path).map_err(|err| failed("listening on", &path, &err))?,
+        None => listen(&path).map_err(|err| failure("listening on", &path, &err))?,
     };
     let bound = inode(&path).filter(|_| own);
-    listener.set_nonblocking(true).map_err(|err| failed("listening on", &path, &err))?;
+    listener.set_nonblocking(true).map_err(|err| failure("listening on", &path, &err))?;
     if let Some(pidfile) = &flags.pidfile {
-        write_pid(pidfile).map_err(|err| failed("Error writing pidfile", pidfile, &err))?;
+        write_pid(pidfile).map_err(|err| failure("Error writing pidfile", pidfile, &err))?;
     }
     let pidfile = flags.pidfile.clone();
-    let journal = if flags.once && own { settle() } else { Journal::stderr() };
+    let journal = if flags.once && own { leave_runtime() } else { Journal::stderr() };
     restrain();
     let daemon = Daemon::new(flags, journal, store, listener);
-    let daemon = daemon.map_err(|err| failed("reading the leases in", &directory, &err))?;
+    let daemon = daemon.map_err(|err| failure("reading the leases in", &directory, &err))?;
     announce(READY);
     let store = daemon.run();
     // The file is removed before the lock is released, because the next daemon binds its own socket. A file that
@@ -123,6 +121,11 @@ fn run(flags: Flags) -> Result<bool, String> {
     Ok(true)
 }
 
+/// Returns the reason for which the daemon ends: the action, the file and the error.
+fn failure(what: &str, path: &Path, err: &dyn std::fmt::Display) -> String {
+    format!("{what} {}: {err}", path.display())
+}
+
 /// Drops the privileges that the daemon does not need. It runs for long, and any host on its pods' links can reach it.
 fn restrain() {
     let keep = [Caps::NET_ADMIN, Caps::NET_BIND_SERVICE, Caps::NET_RAW, Caps::SYS_ADMIN]
@@ -134,12 +137,16 @@ fn restrain() {
 
 /// Returns the socket that systemd has opened for this process (sd_listen_fds(3)). `None` unless it is exactly one.
 fn inherited() -> Option<UnixListener> {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
-    if number("LISTEN_PID")? != std::process::id() || number("LISTEN_FDS")? != 1 {
+    if read_number("LISTEN_PID")? != std::process::id() || read_number("LISTEN_FDS")? != 1 {
         return None;
     }
     // SAFETY: systemd has opened this descriptor for this process, and nothing else uses it.
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) }.into())
+}
+
+/// Returns the number in an environment variable, or `None` if it is not set or no number.
+fn read_number(variable: &str) -> Option<u32> {
+    std::env::var(variable).ok()?.parse().ok()
 }
 
 /// Returns the path of the socket, or `None` if it has none.
@@ -185,7 +192,7 @@ fn leave_home() {
 
 /// Makes a started daemon outlive its plugin and the runtime: it leaves their control group and logs to the system's
 /// log. A failure to leave is only logged.
-fn settle() -> Journal {
+fn leave_runtime() -> Journal {
     let journal = Journal::system();
     if let Err(why) = cgroup::leave() {
         let what = "the lease daemon stays in the runtime's control group, and may be killed with it";

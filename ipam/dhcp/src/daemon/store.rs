@@ -78,23 +78,28 @@ pub(crate) fn holder(socket: &Path) -> io::Result<Option<Pid>> {
     };
     let file = format!("{:02x}:{:02x}:{}", major(lock.dev()), minor(lock.dev()), lock.ino());
     let locks = fs::read_to_string("/proc/locks")?;
-    let of = |line: &str| {
+    for line in locks.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, pid, held, ..] = words[..] else { return None };
-        pid.parse().ok().filter(|_| held == file)
-    };
-    let daemon = |pid: &i32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == b"daemon")
-    };
-    Ok(locks.lines().filter_map(of).find(daemon).map(Pid::from_raw))
+        let [_, "FLOCK", _, _, pid, held, ..] = words[..] else { continue };
+        let Some(pid) = pid.parse().ok().filter(|_| held == file) else { continue };
+        if is_daemon(pid) {
+            return Ok(Some(Pid::from_raw(pid)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns true if the process was started with the argument `daemon`. False if it is not visible here.
+fn is_daemon(pid: i32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).any(|word| word == b"daemon")
 }
 
 /// Returns true if the name of the file is the key of a lease.
 fn is_key(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let tag = |family: Family| name.strip_suffix(family.suffix());
-    Family::ALL.into_iter().filter_map(tag).any(|tag| cnimble_cni::owner::tag(tag) == Some(tag))
+    let mut tags = Family::ALL.into_iter().filter_map(|family| name.strip_suffix(family.suffix()));
+    tags.any(|tag| cnimble_cni::owner::tag(tag) == Some(tag))
 }
 
 /// The directory of the leases, locked until the value is dropped.

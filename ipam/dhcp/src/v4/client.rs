@@ -256,7 +256,7 @@ impl Client<Dhcp4> {
             Err(why) => {
                 vec![self.refused(format!("an acknowledgement of {} is unusable: {why}", answer.address))]
             }
-            Ok(lease) => self.take(now, lease, probed),
+            Ok(lease) => self.take_lease(now, lease, probed),
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> V
     header.extend_from_slice(&source.octets());
     header.extend_from_slice(&destination.octets());
     let checksum = !sum(&header, 0);
-    put(&mut header, 10, checksum);
+    write_word(&mut header, 10, checksum);
     let mut udp = Vec::with_capacity(UDP_HEADER + message.len());
     for field in [CLIENT_PORT, SERVER_PORT, udp_length, 0] {
         udp.extend_from_slice(&field.to_be_bytes());
@@ -40,7 +40,7 @@ pub(crate) fn wrap(source: Ipv4Addr, destination: Ipv4Addr, message: &[u8]) -> V
         0 => u16::MAX,
         checksum => checksum,
     };
-    put(&mut udp, 6, checksum);
+    write_word(&mut udp, 6, checksum);
     header.append(&mut udp);
     header
 }
@@ -83,12 +83,13 @@ fn pseudo(source: Ipv4Addr, destination: Ipv4Addr, length: u16) -> u32 {
 
 /// Returns the ones' complement sum of the bytes and `start` (RFC 1071). It is 0xffff over data with a right checksum.
 fn sum(bytes: &[u8], start: u32) -> u16 {
-    let add = |sum: u32, pair: &[u8]| {
-        let high = u32::from(pair.first().copied().unwrap_or(0)) << 8;
-        sum + high + u32::from(pair.get(1).copied().unwrap_or(0))
-    };
-    // There are at most 65535 bytes, so the sum does not overflow.
-    fold(bytes.chunks(2).fold(start, add))
+    let mut sum = start;
+    for pair in bytes.chunks(2) {
+        // There are at most 65535 bytes, so the sum does not overflow.
+        sum += u32::from(pair.first().copied().unwrap_or(0)) << 8;
+        sum += u32::from(pair.get(1).copied().unwrap_or(0));
+    }
+    fold(sum)
 }
 
 /// Adds the carries to the lower 16 bits.
@@ -109,7 +110,7 @@ fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
 }
 
 /// Writes a big-endian number at `at`. Does nothing behind the end.
-fn put(bytes: &mut [u8], at: usize, value: u16) {
+fn write_word(bytes: &mut [u8], at: usize, value: u16) {
     if let Some(field) = bytes.get_mut(at..at + 2) {
         field.copy_from_slice(&value.to_be_bytes());
     }
@@ -124,8 +125,8 @@ mod tests {
     /// To port 68, from a server.
     fn answer(message: &[u8]) -> Vec<u8> {
         let mut packet = wrap(SERVER, Ipv4Addr::BROADCAST, message);
-        put(&mut packet, 20, SERVER_PORT);
-        put(&mut packet, 22, CLIENT_PORT);
+        write_word(&mut packet, 20, SERVER_PORT);
+        write_word(&mut packet, 22, CLIENT_PORT);
         packet
     }
 
@@ -152,11 +153,11 @@ mod tests {
     #[test]
     fn an_unfinished_or_missing_checksum_is_accepted() {
         let mut packet = answer(b"message");
-        put(&mut packet, 26, fold(pseudo(SERVER, Ipv4Addr::BROADCAST, 15)));
+        write_word(&mut packet, 26, fold(pseudo(SERVER, Ipv4Addr::BROADCAST, 15)));
         assert_eq!(unwrap(&packet), Some(&b"message"[..]));
-        put(&mut packet, 26, 0);
+        write_word(&mut packet, 26, 0);
         assert_eq!(unwrap(&packet), Some(&b"message"[..]));
-        put(&mut packet, 26, 1);
+        write_word(&mut packet, 26, 1);
         assert_eq!(unwrap(&packet), None);
     }
 
@@ -164,10 +165,10 @@ mod tests {
     fn fragments_are_ignored() {
         for bits in [0x2000_u16, 0x0001, 0x1fff] {
             let mut packet = answer(b"message");
-            put(&mut packet, 6, bits);
-            put(&mut packet, 10, 0);
+            write_word(&mut packet, 6, bits);
+            write_word(&mut packet, 10, 0);
             let checksum = !sum(&packet[..20], 0);
-            put(&mut packet, 10, checksum);
+            write_word(&mut packet, 10, checksum);
             assert_eq!(unwrap(&packet), None, "{bits:#x}");
         }
     }

@@ -68,7 +68,6 @@ impl Lease {
         };
         let gateway = answer.address_of(code::ROUTERS).filter(|gateway| is_usable(*gateway));
         let times = Times::of(answer);
-        let after = |seconds: u32| now.saturating_add(u64::from(seconds) * 1000);
         Ok(Lease {
             address,
             prefix,
@@ -77,17 +76,17 @@ impl Lease {
             gateway,
             routes: routes(answer, gateway, Ipv4Network::new(address, prefix).ok()),
             dns: dns(answer),
-            renew: after(times.renew),
-            rebind: after(times.rebind),
-            expires: if times.lease == FOR_EVER { u64::MAX } else { after(times.lease) },
+            renew: after(now, times.renew),
+            rebind: after(now, times.rebind),
+            expires: if times.lease == FOR_EVER { u64::MAX } else { after(now, times.lease) },
         })
     }
 
     /// Returns the address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
         // A file may contain any number as a prefix length.
-        let host = || Ipv4Network::from(self.address);
-        IpNetwork::V4(Ipv4Network::new(self.address, self.prefix).unwrap_or_else(|_| host()))
+        let net = Ipv4Network::new(self.address, self.prefix);
+        IpNetwork::V4(net.unwrap_or_else(|_| Ipv4Network::from(self.address)))
     }
 
     /// Returns the lifetime of the address for the kernel, in seconds: the time that remains at `now`, and up to two
@@ -110,16 +109,19 @@ impl Lease {
     /// would use the router of the address.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         let link = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        let with = |route: &Route| {
-            let mut route = route.clone();
+        let mut routes = self.routes.clone();
+        for route in &mut routes {
             route.gw = route.gw.or(Some(link));
             route.priority = priority;
-            route
-        };
-        let mut routes: Vec<Route> = self.routes.iter().map(with).collect();
+        }
         routes.sort_by_key(|route| route.gw != Some(link));
         routes
     }
+}
+
+/// Returns the time that is `seconds` after `now`, in milliseconds.
+fn after(now: u64, seconds: u32) -> u64 {
+    now.saturating_add(u64::from(seconds) * 1000)
 }
 
 /// T1, T2 and the end, in seconds from the answer.

@@ -23,12 +23,11 @@ impl Client<Dhcp6> {
         if let Some(seconds) = answer.longest_pause {
             self.protocol.solicit_pause = Some(u64::from(seconds) * 1000);
         }
-        let of_lease = || self.lease.as_ref().is_some_and(|lease| lease.server_id == answer.server);
         match (&self.state, answer.kind) {
             (State::Acquiring(Step::Soliciting(_)), Type::Advertise) => self.advertised(now, answer),
             (State::Acquiring(Step::Soliciting(_)), Type::Reply) if answer.rapid => {
                 match Lease::of(answer, now, None) {
-                    Ok(lease) => self.take(now, lease, None),
+                    Ok(lease) => self.take_lease(now, lease, None),
                     Err(why) => self.refused(answer, why),
                 }
             }
@@ -42,10 +41,17 @@ impl Client<Dhcp6> {
                 self.start(now, now + REST);
                 Vec::new()
             }
-            (State::Renewing, Type::Reply) if of_lease() => self.prolonged(now, answer),
+            (State::Renewing, Type::Reply) if self.has_lease_of(&answer.server) => {
+                self.prolonged(now, answer)
+            }
             (State::Rebinding, Type::Reply) => self.prolonged(now, answer),
             _ => Vec::new(),
         }
+    }
+
+    /// Returns true if the client has a lease of the server with this DUID.
+    fn has_lease_of(&self, server: &[u8]) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.server_id == server)
     }
 
     /// Takes an offer. During the first pause of the search, the client only keeps the one with the highest preference.
@@ -81,7 +87,7 @@ impl Client<Dhcp6> {
     /// Takes the answer to a Request: a lease, or a refusal. After a refusal the client searches again after a pause.
     fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action<Dhcp6>> {
         match Lease::of(answer, now, self.lease.as_ref()) {
-            Ok(lease) => self.take(now, lease, Some(probed)),
+            Ok(lease) => self.take_lease(now, lease, Some(probed)),
             Err(why) => {
                 let mut actions = self.refused(answer, why);
                 // The client had asked for its old lease again, which the server does not give back.
@@ -99,7 +105,7 @@ impl Client<Dhcp6> {
     fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::of(answer, now, Some(&before)) {
-            Ok(lease) => self.take(now, lease, None),
+            Ok(lease) => self.take_lease(now, lease, None),
             Err(why) => {
                 let mut actions = self.refused(answer, why);
                 let ia = answer.ia.as_ref();

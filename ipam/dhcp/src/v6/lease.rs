@@ -39,22 +39,18 @@ impl Lease {
     /// are then those of `before`.
     pub(crate) fn of(answer: &Answer, now: u64, before: Option<&Lease>) -> Result<Lease, &'static str> {
         let ia = answer.ia.as_ref().ok_or("it has no IA_NA")?;
-        let usable = || ia.addresses.iter().filter(|given| given.valid > 0 && is_usable(given.address));
-        let same = before.and_then(|before| usable().find(|given| given.address == before.address));
-        let given = same.or_else(|| usable().next()).ok_or("it has no usable address")?;
+        let mut usable = ia.addresses.iter().filter(|given| given.valid > 0 && is_usable(given.address));
+        let same = before.and_then(|before| usable.clone().find(|given| given.address == before.address));
+        let given = same.or_else(|| usable.next()).ok_or("it has no usable address")?;
         let times = Times::of(given, ia.times)?;
-        let after = |seconds: u32| match seconds {
-            FOR_EVER => u64::MAX,
-            _ => now.saturating_add(u64::from(seconds) * 1000),
-        };
         Ok(Lease {
             address: given.address,
             server_id: answer.server.clone(),
             dns: dns(answer).or_else(|| before.map(|before| before.dns.clone())).unwrap_or_default(),
-            renew: after(times.renew),
-            rebind: after(times.rebind),
-            preferred: after(given.preferred),
-            expires: after(times.valid),
+            renew: after(now, times.renew),
+            rebind: after(now, times.rebind),
+            preferred: after(now, given.preferred),
+            expires: after(now, times.valid),
         })
     }
 
@@ -65,12 +61,24 @@ impl Lease {
 
     /// Returns the remaining preferred and valid lifetime for the kernel, in seconds.
     pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
-        let left = |end: u64| match end {
-            u64::MAX => FOR_EVER,
-            _ => u32::try_from(end.saturating_sub(now) / 1000).unwrap_or(FOR_EVER - 1),
-        };
         // The kernel refuses a valid lifetime of 0.
-        (left(self.preferred), left(self.expires).max(1))
+        (remaining(now, self.preferred), remaining(now, self.expires).max(1))
+    }
+}
+
+/// Returns the time that is `seconds` after `now`, in milliseconds. It is `u64::MAX` for [`FOR_EVER`].
+fn after(now: u64, seconds: u32) -> u64 {
+    match seconds {
+        FOR_EVER => u64::MAX,
+        _ => now.saturating_add(u64::from(seconds) * 1000),
+    }
+}
+
+/// Returns the whole seconds from `now` to `end`, or [`FOR_EVER`] for `u64::MAX`.
+fn remaining(now: u64, end: u64) -> u32 {
+    match end {
+        u64::MAX => FOR_EVER,
+        _ => u32::try_from(end.saturating_sub(now) / 1000).unwrap_or(FOR_EVER - 1),
     }
 }
 
@@ -91,13 +99,9 @@ impl Times {
             return Err("its T1 is after its T2");
         }
         let valid = given.valid.max(SHORTEST_SECONDS);
-        let of = if given.preferred > 0 { given.preferred } else { valid };
-        let share = |tenths: u64| match of {
-            FOR_EVER => FOR_EVER,
-            _ => u32::try_from(u64::from(of) * tenths / 10).unwrap_or(of),
-        };
-        let rebind = if rebind > 0 { rebind } else { share(8).max(renew) };
-        let renew = if renew > 0 { renew } else { share(5).min(rebind) };
+        let whole = if given.preferred > 0 { given.preferred } else { valid };
+        let rebind = if rebind > 0 { rebind } else { tenths_of(whole, 8).max(renew) };
+        let renew = if renew > 0 { renew } else { tenths_of(whole, 5).min(rebind) };
         // Times that are inconsistent with the lifetime are replaced by parts of it.
         if renew >= 1 && renew <= rebind && rebind <= valid {
             Ok(Times { renew, rebind, valid })
@@ -105,6 +109,14 @@ impl Times {
             let eighth = valid / 8;
             Ok(Times { renew: (valid / 2).max(1), rebind: valid - eighth, valid })
         }
+    }
+}
+
+/// Returns so many tenths of a duration. [`FOR_EVER`] stays what it is.
+fn tenths_of(whole: u32, tenths: u64) -> u32 {
+    match whole {
+        FOR_EVER => FOR_EVER,
+        _ => u32::try_from(u64::from(whole) * tenths / 10).unwrap_or(whole),
     }
 }
 

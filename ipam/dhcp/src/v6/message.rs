@@ -208,8 +208,7 @@ impl Answer {
         if !(3..=LONGEST_DUID).contains(&server.len()) {
             return None;
         }
-        let ours = |(code, value): &(u16, &[u8])| (*code == code::IA_NA).then(|| ia(value, iaid)).flatten();
-        let number = |code: u16| Some(u32::from_be_bytes((*once.get(&code)?).try_into().ok()?));
+        let longest_pause = once.get(&code::SOL_MAX_RT).and_then(|value| (*value).try_into().ok());
         let addresses = once.get(&code::NAME_SERVERS).copied().unwrap_or_default();
         Some(Answer {
             kind,
@@ -218,10 +217,12 @@ impl Answer {
             preference: once.get(&code::PREFERENCE).and_then(|value| value.first()).copied().unwrap_or(0),
             rapid: once.contains_key(&code::RAPID_COMMIT),
             status: once.get(&code::STATUS).and_then(|value| Status::read(value)),
-            ia: all.iter().find_map(ours),
+            ia: all.iter().filter(|(code, _)| *code == code::IA_NA).find_map(|(_, value)| ia(value, iaid)),
             name_servers: addresses.as_chunks::<16>().0.iter().map(|bytes| Ipv6Addr::from(*bytes)).collect(),
             domains: once.get(&code::DOMAINS).map(|value| domains::search(value)).unwrap_or_default(),
-            longest_pause: number(code::SOL_MAX_RT).filter(|seconds| SOL_MAX_RT.contains(seconds)),
+            longest_pause: longest_pause
+                .map(u32::from_be_bytes)
+                .filter(|seconds| SOL_MAX_RT.contains(seconds)),
         })
     }
 

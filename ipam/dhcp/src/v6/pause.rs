@@ -31,15 +31,13 @@ impl Pauses {
     /// Returns the pause after the next transmission, in milliseconds, and counts that transmission. `random` is any
     /// number.
     pub(super) fn next(&mut self, pace: Pace, random: u32) -> u64 {
-        // The pause is up to a tenth longer or shorter.
-        let about = |pause: u64| pause - pause / 10 + u64::from(random) % (pause / 5).max(1);
         let pause = match self.sent {
             // The first pause is never shorter than IRT, so that all servers have that time (section 18.2.1).
             0 => pace.first + u64::from(random) % (pace.first / 10).max(1),
-            _ => self.last.saturating_add(about(self.last)),
+            _ => self.last.saturating_add(vary(self.last, random)),
         };
         self.sent = self.sent.saturating_add(1);
-        self.last = if pace.longest > 0 && pause > pace.longest { about(pace.longest) } else { pause };
+        self.last = if pace.longest > 0 && pause > pace.longest { vary(pace.longest, random) } else { pause };
         self.last
     }
 
@@ -47,6 +45,11 @@ impl Pauses {
     pub(super) fn is_over(&self, pace: Pace) -> bool {
         pace.most > 0 && self.sent >= pace.most
     }
+}
+
+/// Returns a pause that is up to a tenth longer or shorter.
+fn vary(pause: u64, random: u32) -> u64 {
+    pause - pause / 10 + u64::from(random) % (pause / 5).max(1)
 }
 
 #[cfg(test)]

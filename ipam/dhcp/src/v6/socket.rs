@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cnimble_netlink::Netlink;
-use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::Mac;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn6, bind, setsockopt, socket, sockopt,
@@ -86,11 +85,15 @@ impl AsFd for Socket {
 
 /// Returns the interface's link-local address. `None` if it has none that is usable (a tentative one is not).
 pub(crate) fn link_local(inside: &mut Netlink, index: u32) -> cnimble_netlink::Result<Option<Ipv6Addr>> {
-    let own = |addr: &Addr| match addr.net.ip() {
-        IpAddr::V6(ip) if ip.is_unicast_link_local() && !addr.tentative => Some(ip),
-        _ => None,
-    };
-    Ok(inside.addrs(index)?.iter().find_map(own))
+    for addr in inside.addrs(index)? {
+        if let IpAddr::V6(ip) = addr.net.ip()
+            && ip.is_unicast_link_local()
+            && !addr.tentative
+        {
+            return Ok(Some(ip));
+        }
+    }
+    Ok(None)
 }
 
 /// Opens a non-blocking socket of IPv6.

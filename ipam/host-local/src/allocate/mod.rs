@@ -120,27 +120,38 @@ impl<'a, L: Holders> Pool<'a, '_, L> {
 
     /// Takes a requested address. A lease from before this boot does not count, even if the set has free addresses.
     fn exactly(&self, ip: IpAddr) -> Result<Choice<'a>, AllocateError> {
-        let not_available = || AllocateError::NotAvailable { set: self.n, ip, ranges: self.set.clone() };
-        let range = self.set.range_of(ip).ok_or_else(not_available)?;
+        let range = self.set.range_of(ip).ok_or_else(|| self.not_available(ip))?;
         if self.is_gateway(ip) {
             return Err(AllocateError::Gateway { set: self.n, ip });
         }
         if self.holders.is_taken(ip) && !self.holders.is_void(ip) {
-            return Err(not_available());
+            return Err(self.not_available(ip));
         }
         Ok(Choice { ip, range })
+    }
+
+    /// Returns the error for a requested address that the set cannot give.
+    fn not_available(&self, ip: IpAddr) -> AllocateError {
+        AllocateError::NotAvailable { set: self.n, ip, ranges: self.set.clone() }
+    }
+
+    /// Returns true if the range gives the address to pods: it does not leave it out, and it is no gateway.
+    fn is_for_pods(&self, ip: IpAddr, range: &Range) -> bool {
+        !range.leaves_out(ip) && !self.is_gateway(ip)
     }
 
     /// Takes a free address that the pod had before, or else the next free one in turn. If the set is full, takes the
     /// next one with a lease from before this boot. The walks take a few more steps than there are leases.
     fn next(&self) -> Result<Choice<'a>, AllocateError> {
         let last = self.holders.last(self.n);
-        let is_usable = |(ip, range): &(IpAddr, &Range)| !range.leaves_out(*ip) && !self.is_gateway(*ip);
         let kept = self.holders.kept().iter().filter_map(|ip| Some((*ip, self.set.range_of(*ip)?)));
         kept.chain(self.set.cycle(last))
-            .filter(is_usable)
+            .filter(|(ip, range)| self.is_for_pods(*ip, range))
             .find(|(ip, _)| !self.holders.is_taken(*ip) || self.is_own_and_void(*ip))
-            .or_else(|| self.set.cycle(last).filter(is_usable).find(|(ip, _)| self.holders.is_void(*ip)))
+            .or_else(|| {
+                let mut all = self.set.cycle(last);
+                all.find(|(ip, range)| self.is_for_pods(*ip, range) && self.holders.is_void(*ip))
+            })
             .map(|(ip, range)| Choice { ip, range })
             .ok_or_else(|| AllocateError::Full { set: self.n, ranges: self.set.clone() })
     }

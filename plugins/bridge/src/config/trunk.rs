@@ -25,31 +25,37 @@ pub(crate) struct Trunk {
 pub(crate) fn ranges(items: &[Trunk]) -> Result<Vec<(u16, u16)>, Error> {
     let mut ranges = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        let bad = |why: String| Error::config(format!("vlanTrunk[{index}]{why}"));
-        let id = |key: &str, id: u16| {
-            if (1..=MAX_VLAN).contains(&id) {
-                return Ok(id);
-            }
-            Err(bad(format!(".{key}: invalid VLAN ID {id} (must be between 1 and {MAX_VLAN})")))
-        };
         match (item.min_id, item.max_id) {
             (Some(min), Some(max)) => {
-                let (min, max) = (id("minID", min)?, id("maxID", max)?);
+                let (min, max) = (valid_id(index, "minID", min)?, valid_id(index, "maxID", max)?);
                 if max < min {
-                    return Err(bad(format!(": minID {min} is greater than maxID {max}")));
+                    return Err(invalid_item(index, &format!(": minID {min} is greater than maxID {max}")));
                 }
                 ranges.push((min, max));
             }
-            (None, Some(_)) => return Err(bad(": maxID without minID".to_owned())),
-            (Some(_), None) => return Err(bad(": minID without maxID".to_owned())),
+            (None, Some(_)) => return Err(invalid_item(index, ": maxID without minID")),
+            (Some(_), None) => return Err(invalid_item(index, ": minID without maxID")),
             (None, None) => {}
         }
         if let Some(single) = item.id {
-            let single = id("id", single)?;
+            let single = valid_id(index, "id", single)?;
             ranges.push((single, single));
         }
     }
     Ok(merge(ranges))
+}
+
+/// Returns the ID, or the error of the item's `key` if it is no ID of a VLAN.
+fn valid_id(index: usize, key: &str, id: u16) -> Result<u16, Error> {
+    if (1..=MAX_VLAN).contains(&id) {
+        return Ok(id);
+    }
+    Err(invalid_item(index, &format!(".{key}: invalid VLAN ID {id} (must be between 1 and {MAX_VLAN})")))
+}
+
+/// Returns the error for the item `index`, with code 7. `why` follows the item in the text.
+fn invalid_item(index: usize, why: &str) -> Error {
+    Error::config(format!("vlanTrunk[{index}]{why}"))
 }
 
 /// Sorts the ranges, and joins those that overlap or follow each other.
@@ -68,13 +74,20 @@ fn merge(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 /// Returns the ranges without this VLAN. A range that contains it is split. `None` removes nothing.
 pub(crate) fn without(ranges: Vec<(u16, u16)>, vlan: Option<u16>) -> Vec<(u16, u16)> {
     let Some(vlan) = vlan else { return ranges };
-    let around = |(first, last): (u16, u16)| {
+    let mut rest = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
         if vlan < first || last < vlan {
-            return [Some((first, last)), None];
+            rest.push((first, last));
+            continue;
         }
-        [(first < vlan).then(|| (first, vlan - 1)), (vlan < last).then(|| (vlan + 1, last))]
-    };
-    ranges.into_iter().flat_map(around).flatten().collect()
+        if first < vlan {
+            rest.push((first, vlan - 1));
+        }
+        if vlan < last {
+            rest.push((vlan + 1, last));
+        }
+    }
+    rest
 }
 
 #[cfg(test)]
