@@ -86,21 +86,27 @@ pub fn published_ports(entry: &Entry) -> Vec<PortMapping> {
 /// Returns `NAMESPACE/NAME` from the CNI_ARGS that a kubelet's runtime passes. Returns `None` without a name, and a
 /// name with control characters counts as none. A missing namespace is `default`.
 pub fn kubernetes_name(args: &[(String, String)]) -> Option<String> {
-    let get = |wanted: &str| {
-        let found = args.iter().find(|(key, _)| key == wanted);
-        found
-            .map(|(_, value)| value.as_str())
-            .filter(|value| !value.is_empty() && !value.contains(char::is_control))
-    };
-    Some(format!("{}/{}", get("K8S_POD_NAMESPACE").unwrap_or("default"), get("K8S_POD_NAME")?))
+    let namespace = find_name(args, "K8S_POD_NAMESPACE").unwrap_or("default");
+    Some(format!("{namespace}/{}", find_name(args, "K8S_POD_NAME")?))
+}
+
+/// Returns the value of a key, or `None` if it is missing, empty or has control characters.
+fn find_name<'a>(args: &'a [(String, String)], wanted: &str) -> Option<&'a str> {
+    let (_, value) = args.iter().find(|(key, _)| key == wanted)?;
+    (!value.is_empty() && !value.contains(char::is_control)).then_some(value)
 }
 
 /// Reads the entries of a cache. Every verdict is [`Verdict::Lives`] until `judge` replaces it.
 pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<Known>, Error> {
     // An unreadable cache is an error, because attachments without their entries would look dead.
     let entries = cache.list().map_err(|err| failed(&err))?;
-    let known = |entry| Known { entry, verdict: Verdict::Lives, own, cache: cache.dir().to_owned() };
-    Ok(entries.into_iter().map(known).collect())
+    let known = entries.into_iter().map(|entry| Known {
+        entry,
+        verdict: Verdict::Lives,
+        own,
+        cache: cache.dir().to_owned(),
+    });
+    Ok(known.collect())
 }
 
 /// Converts the error of a cache that can't be read.

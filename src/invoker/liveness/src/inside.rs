@@ -2,7 +2,7 @@
 //! attachment: after a pod that ended without a DEL, a process ID is reused, or a named namespace is made again. DEL
 //! uses the same evidence (`inside.rs` of `cnimble_plugin`).
 
-use cnimble_cni::{Error, Interface, IpConfig, Owner};
+use cnimble_cni::{Error, Owner};
 use cnimble_netlink::link::{Link, Mac};
 use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::objects::pair;
@@ -31,8 +31,11 @@ pub fn doubt(entry: &Entry, ns: &NetNs, host: &mut Netlink) -> Result<Option<Str
 /// result has no MAC for it: a device that a program of the pod drives itself (DPDK) is no interface of the kernel.
 pub fn has_lost_interface(entry: &Entry, ns: &NetNs) -> Result<bool, Error> {
     let result = entry.cni_result().ok().flatten().unwrap_or_default();
-    let made = |of: &Interface| of.name == entry.ifname && !of.sandbox.is_empty() && !of.mac.is_empty();
-    Ok(result.interfaces.iter().any(made) && Netlink::open_bounded(ns)?.find_link(&entry.ifname)?.is_none())
+    let was_made = result
+        .interfaces
+        .iter()
+        .any(|of| of.name == entry.ifname && !of.sandbox.is_empty() && !of.mac.is_empty());
+    Ok(was_made && Netlink::open_bounded(ns)?.find_link(&entry.ifname)?.is_none())
 }
 
 /// Returns the text about a namespace that exists without the interface of the cache entry.
@@ -70,8 +73,8 @@ fn is_anothers(
     // All ipvlans have their master's MAC, so their addresses are compared.
     if link.kind == "ipvlan" {
         let present = pod.addrs(link.index)?;
-        let has = |ip: &IpConfig| present.iter().any(|addr| addr.net.ip() == ip.address.ip());
-        return Ok(!result.ips.is_empty() && !result.ips.iter().any(has));
+        let has_one = result.ips.iter().any(|ip| present.iter().any(|addr| addr.net.ip() == ip.address.ip()));
+        return Ok(!result.ips.is_empty() && !has_one);
     }
     let (inside, on_host): (Vec<_>, Vec<_>) = result.interfaces.iter().partition(|of| !of.sandbox.is_empty());
     // A pod can change its own MAC, but not the name of the host's end. So a known host's end is enough.

@@ -19,7 +19,7 @@ use super::{Evidence, Verdict, inside, namespaces, young};
 
 /// Reads the node and judges its cache entries and leases. The caller has read `traces`, packet rules, before this.
 /// Their addresses are searched for in the namespaces, so that the rules can be judged by the returned node.
-pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error> {
+pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error> {
     // The objects to judge are read first.
     let mut host = Netlink::open()?;
     let candidates = host.links(&Filter::default())?;
@@ -37,10 +37,9 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
     let of_leases = leases.all().filter_map(|(_, lease)| Some(lease.held.as_ref()?.0));
     let of_traces = traces.iter().flat_map(|trace| trace.addrs.iter().copied());
     let judged = of_entries.chain(of_leases).chain(of_traces).collect();
-    let seen = namespaces::look(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))), judged);
+    let seen = namespaces::search(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))), judged);
     let own = host.all_addrs()?.into_iter().map(|addr| addr.net.ip());
     let own = own.filter(|ip| namespaces::is_somebodys(*ip)).collect();
-    let has_results = |cache: &cnimble_runtime::Cache| cache.dir().join("results").is_dir();
     let mut node = Node {
         candidates,
         links: host.links(&Filter::default())?,
@@ -48,7 +47,7 @@ pub(super) fn look(evidence: &Evidence, traces: &[Trace]) -> Result<Node, Error>
         seen: seen.addrs,
         blind: seen.blind,
         entries: Vec::new(),
-        has_cache: has_results(cache) || others.into_iter().any(has_results),
+        has_cache: std::iter::once(cache).chain(others).any(|cache| cache.dir().join("results").is_dir()),
         leases: JudgedLeases::default(),
         sandboxes: listed.map(|all| all.into_iter().map(|of| (of.id.clone(), of)).collect()),
         lives: Lives::default(),
@@ -114,21 +113,21 @@ fn life_of_link(link: &Link) -> Option<Life> {
 
 /// Returns the lives, with their leased addresses, of the attachments that are already known to live.
 fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
-    let of = |(network, lease): (&Network, &JudgedLease)| match &lease.held {
-        Some((ip, holder @ Holder::Attachment(attachment)))
-            if node.has_attachment(&network.name, attachment) =>
+    let mut lives = Vec::new();
+    for (network, lease) in leases.all() {
+        if let Some((ip, holder @ Holder::Attachment(attachment))) = &lease.held
+            && node.has_attachment(&network.name, attachment)
         {
-            life(&network.name, holder, *ip)
+            lives.extend(life(&network.name, holder, *ip));
         }
-        _ => None,
-    };
-    leases.all().filter_map(of).collect()
+    }
+    lives
 }
 
 /// Writes the verdict into each lease. Returns the holders that live or may live.
 fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec<Life> {
     let mut lives = Vec::new();
-    for (network, of) in leases.each() {
+    for (network, of) in leases.all_mut() {
         of.verdict = lease(evidence, node, network, of);
         if let (Some((ip, holder)), Verdict::Lives | Verdict::Doubt(_)) = (&of.held, &of.verdict) {
             lives.extend(life(&network.name, holder, *ip));
@@ -138,7 +137,7 @@ fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec
 }
 
 /// Judges a cache entry by its namespace and interface, then by links, the runtime's list and its addresses. The
-/// addresses count only against entries that were judged before: see [`look`].
+/// addresses count only against entries that were judged before: see [`read_node`].
 fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
     let path = known.entry.namespace();
     let ns = match path.map(namespaces::namespace).transpose() {
@@ -166,18 +165,23 @@ fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
 /// Judges a lease. One that would be an orphan is a doubt if it is younger than the grace period, or if other hosts may
 /// share its file system. A lease of an earlier boot needs no grace period.
 fn lease(evidence: &Evidence, node: &Node, network: &Network, lease: &JudgedLease) -> Verdict {
-    let doubt = || network.doubt.clone().or_else(|| young(&lease.path, evidence.grace));
     let Some((ip, holder)) = &lease.held else {
         let why = "it is a file of an unfinished write".to_owned();
-        return doubt().map_or(Verdict::Orphan(why), Verdict::Doubt);
+        return find_doubt(evidence, network, lease).map_or(Verdict::Orphan(why), Verdict::Doubt);
     };
     match by_holder(node, network, *ip, holder, lease.before_boot) {
-        Verdict::Orphan(why) => match doubt() {
+        Verdict::Orphan(why) => match find_doubt(evidence, network, lease) {
             Some(doubt) if network.doubt.is_some() || !lease.before_boot => Verdict::Doubt(doubt),
             _ => Verdict::Orphan(why),
         },
         verdict => verdict,
     }
+}
+
+/// Returns why a lease may not be called an orphan: other hosts may share its file system, or it is young. It returns
+/// `None` if it may be called one.
+fn find_doubt(evidence: &Evidence, network: &Network, lease: &JudgedLease) -> Option<String> {
+    network.doubt.clone().or_else(|| young(&lease.path, evidence.grace))
 }
 
 /// Judges a lease by its holder and by the address alone, without regard to its age.

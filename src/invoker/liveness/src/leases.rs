@@ -111,7 +111,7 @@ impl JudgedLeases {
     }
 
     /// Returns every lease with its network, to write its verdict.
-    pub(super) fn each(&mut self) -> impl Iterator<Item = (&Network, &mut JudgedLease)> {
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (&Network, &mut JudgedLease)> {
         self.0.iter_mut().flat_map(|(network, leases)| {
             let network = &*network;
             leases.iter_mut().map(move |lease| (network, lease))

@@ -125,7 +125,7 @@ impl Node {
     /// # Errors
     /// Fails if evidence can't be read, because an attachment without it would look dead.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
-        judge::look(evidence, &[])
+        judge::read_node(evidence, &[])
     }
 }
 
@@ -147,7 +147,7 @@ impl Sight {
     /// Fails if the rules or the evidence can't be read.
     pub fn look(evidence: &Evidence) -> Result<Self, Error> {
         let traces = survey::traces(&mut Nft::new())?;
-        let node = judge::look(evidence, &traces)?;
+        let node = judge::read_node(evidence, &traces)?;
         Ok(Sight { traces, node })
     }
 

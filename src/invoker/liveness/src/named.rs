@@ -106,10 +106,8 @@ impl<'a> Records<'a> {
             pods.entry(&entry.container_id).or_default().push(entry);
         }
         // A complete name wins over a container ID that only begins with it.
-        let is_whole =
-            |id: &str, entries: &[&Entry]| id == word || entries.iter().any(|entry| !id_begins(entry, word));
-        if pods.iter().any(|(id, entries)| is_whole(id, entries)) {
-            pods.retain(|id, entries| is_whole(id, entries));
+        if pods.iter().any(|(id, entries)| is_whole_name(word, id, entries)) {
+            pods.retain(|id, entries| is_whole_name(word, id, entries));
         }
         let mut found = pods.into_iter();
         match (found.next(), found.next()) {
@@ -164,15 +162,10 @@ impl<'a> Records<'a> {
 
     /// Finds a namespace without a record, or a ready sandbox that only the runtime knows.
     fn find_unrecorded(&self, word: &str) -> Result<NamedPod, Unnamed> {
-        let unrecorded = |name: &str, netns: &Path| NamedPod {
-            name: name.to_owned(),
-            netns: netns.to_owned(),
-            entries: Vec::new(),
-        };
         if let Some(path) = namespace_path(word)
             && NetNs::find(&path).map_err(Error::from)?.is_some()
         {
-            return Ok(unrecorded(word, &path));
+            return Ok(NamedPod { name: word.to_owned(), netns: path, entries: Vec::new() });
         }
         let Some(runtime) = self.runtime else { return Err(Unnamed::Nothing) };
         let mut sandboxes = runtime.sandboxes()?;
@@ -187,7 +180,7 @@ impl<'a> Records<'a> {
             [sandbox] => {
                 let netns = runtime.sandbox(&sandbox.id)?.and_then(|detail| detail.netns);
                 match netns {
-                    Some(netns) => Ok(unrecorded(&sandbox.pod, &netns)),
+                    Some(netns) => Ok(NamedPod { name: sandbox.pod.clone(), netns, entries: Vec::new() }),
                     None => Err(Unnamed::Gone(format!("the runtime tells no namespace of {}", sandbox.pod))),
                 }
             }
@@ -217,6 +210,11 @@ fn is_named(entry: &Entry, word: &str) -> bool {
     let has_address = word.parse().is_ok_and(|ip| addresses(entry).contains(&ip));
     let in_namespace = entry.namespace().is_some_and(|path| is_namespace(path, word));
     is_pod || has_address || in_namespace || id_begins(entry, word)
+}
+
+/// Returns whether `word`, which names the pod of these entries, is more than the beginning of its container ID.
+fn is_whole_name(word: &str, id: &str, entries: &[&Entry]) -> bool {
+    id == word || entries.iter().any(|entry| !id_begins(entry, word))
 }
 
 fn id_begins(entry: &Entry, word: &str) -> bool {

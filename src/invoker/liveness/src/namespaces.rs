@@ -15,7 +15,7 @@ use cnimble_netlink::link::Link;
 use cnimble_netlink::{Error, NetNs, Netlink, netns};
 use cnimble_rules::survey;
 
-/// What the namespaces have.
+/// The evidence in the namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The addresses that were searched for and found, each with the path of one namespace that has it.
@@ -43,7 +43,7 @@ struct Walk {
 
 /// Reads all namespaces but the calling thread's: those at `paths`, and all that /proc shows. Returns the `wanted`
 /// addresses, the links with owners, and what could not be read.
-pub(super) fn look(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpAddr>) -> Seen {
+pub(super) fn search(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpAddr>) -> Seen {
     let mut walk = Walk { wanted, ..Walk::default() };
     if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
         walk.done.insert(own);
@@ -154,9 +154,8 @@ impl Walk {
             for (id, path) in &todo {
                 // A mount may move while it is visited. A failure counts only after the last look, if the mount exists
                 // anywhere.
-                let is_it = |(there, _): &(PathBuf, PathBuf)| there == id;
                 self.visit(id.clone(), path, || {
-                    look == LOOKS && mounted(process).unwrap_or_default().iter().any(is_it)
+                    look == LOOKS && mounted(process).unwrap_or_default().iter().any(|(there, _)| there == id)
                 });
             }
             todo.retain(|(id, _)| !self.done.contains(id));

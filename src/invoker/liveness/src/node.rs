@@ -242,8 +242,12 @@ impl Node {
 
     /// Returns whether `link` is an end of a veth pair whose other end is on the host, too, so that it leads to no pod.
     pub fn both_ends_here(&self, link: &Link) -> bool {
-        let is_other = |other: &Link| Some(other.index) == link.peer && other.peer == Some(link.index);
-        link.kind == pair::KIND && link.far.is_none() && self.candidates.iter().any(is_other)
+        link.kind == pair::KIND
+            && link.far.is_none()
+            && self
+                .candidates
+                .iter()
+                .any(|other| Some(other.index) == link.peer && other.peer == Some(link.index))
     }
 }
 

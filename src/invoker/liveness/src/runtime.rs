@@ -25,7 +25,7 @@ pub struct Sandbox {
     pub ready: bool,
 }
 
-/// What a runtime reports about one sandbox.
+/// A runtime's report on one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
     /// Whether the runtime calls it ready. A stopped sandbox is not.

@@ -57,8 +57,7 @@ fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict
     };
     let mut others = node.entries.iter().filter(|known| known.entry.container_id == container);
     let other_lives = others.any(|known| {
-        let of_family = |ip: &IpAddr| ip.is_ipv4() == address.is_ipv4();
-        let mut addrs = known.addrs().into_iter().filter(of_family);
+        let mut addrs = known.addrs().into_iter().filter(|ip| ip.is_ipv4() == address.is_ipv4());
         known.verdict == Verdict::Lives && addrs.any(|ip| node.place_of(ip).is_some())
     });
     if !other_lives || node.place_of(address).is_some() {
@@ -138,8 +137,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
         Named::Link(name) => by_link(node, trace, name),
         // The rules name no owner, and serve any pod with the address.
         Named::Nothing => {
-            let in_use = |ip: &std::net::IpAddr| node.is_held(*ip) || node.place_of(*ip).is_some();
-            if trace.addrs.iter().any(in_use) {
+            if trace.addrs.iter().any(|ip| node.is_held(*ip) || node.place_of(*ip).is_some()) {
                 Verdict::Lives
             } else {
                 node.unless_blind("no pod has the address".to_owned())
@@ -185,9 +183,9 @@ fn by_isolated_interface(node: &Node, link: &Link) -> Verdict {
         let Some(bridge) = bridge else { return Verdict::Lives };
         bridge
     };
+    let mut ports = node.links.iter().filter(|port| port.master == Some(bridge.index));
     // The pair of a VLAN's gateway has both ends in the host's namespace.
-    let leads_here = |port: &Link| port.kind == "veth" && port.far.is_none();
-    if node.links.iter().any(|port| port.master == Some(bridge.index) && !leads_here(port)) {
+    if ports.any(|port| port.kind != "veth" || port.far.is_some()) {
         Verdict::Lives
     } else {
         Verdict::Orphan(format!("the bridge {} has no ports that lead to pods", bridge.name))

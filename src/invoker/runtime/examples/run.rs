@@ -20,9 +20,8 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let [network, program, args @ ..] = args.as_slice() else {
         return Err("usage: run NETWORK COMMAND [ARGUMENT]...".into());
     };
-    let variable = |name, or: &str| std::env::var(name).unwrap_or_else(|_| or.to_owned());
-    let network = ConfDir::new(variable("NETCONFPATH", "/etc/cni/net.d")).load(network)?;
-    let path = variable("CNI_PATH", "/opt/cni/bin");
+    let network = ConfDir::new(read_variable("NETCONFPATH", "/etc/cni/net.d")).load(network)?;
+    let path = read_variable("CNI_PATH", "/opt/cni/bin");
     let invoker = Invoker::new(std::env::split_paths(&path))
         // Plugins hang: a lock that is held, a DHCP server that is away.
         .with_time_limit(Duration::from_secs(60))
@@ -47,6 +46,11 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let outcome = netns.enter(|| command.spawn())?.and_then(|mut child| child.wait());
     detach(&invoker, &network, &attach).await?;
     Ok(if outcome?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the value of an environment variable, or `or` if it is unset or no UTF-8.
+fn read_variable(name: &str, or: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| or.to_owned())
 }
 
 /// A DEL that fails may be repeated: what worked the first time is done already.

@@ -43,15 +43,18 @@ struct Undo {
 impl Abandoned {
     /// Waits until no dropped ADD of this attachment is being undone. Returns at once if there is none.
     pub(super) async fn wait(&self, network: &str, attach: &Attach) {
-        let running = || {
-            let mut undos = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            undos.retain(|undo| undo.end.has_changed().is_ok());
-            let of = undos.iter().find(|of| of.attach.key(&of.network) == attach.key(network))?;
-            Some(Caller(of.end.clone()))
-        };
-        while let Some(undo) = running() {
+        while let Some(undo) = self.find_undo(network, attach) {
             undo.gone().await;
         }
+    }
+
+    /// Returns an undo of this attachment that has not ended, or `None` if there is none. It forgets those that have
+    /// ended.
+    fn find_undo(&self, network: &str, attach: &Attach) -> Option<Caller> {
+        let mut undos = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        undos.retain(|undo| undo.end.has_changed().is_ok());
+        let of = undos.iter().find(|of| of.attach.key(&of.network) == attach.key(network))?;
+        Some(Caller(of.end.clone()))
     }
 
     /// Runs `work`, an ADD, and returns its outcome. If this future is dropped, `work` learns it from its [`Caller`]

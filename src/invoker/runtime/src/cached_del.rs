@@ -41,8 +41,9 @@ impl Invoker {
 
     /// Returns the network as the entry recorded it.
     fn network_of(&self, entry: &Entry) -> Result<NetworkList, ConfError> {
-        let invalid = |reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason };
-        entry.network_list().map_err(invalid)
+        entry
+            .network_list()
+            .map_err(|reason| ConfError::Invalid { path: self.cache.path(entry.key()), reason })
     }
 
     /// Runs one verb of one plugin of an entry's network, with the entry's result as `prevResult`. It takes no lock, so

@@ -46,11 +46,12 @@ impl Invoker {
         // The lock is held until the result is recorded. Until then only the lock shows others this ADD.
         let together = self.together(&network.name, attach).await?;
         let (this, owned, of) = (self.clone(), network.clone(), attach.clone());
-        let work = |caller| async move {
-            let _together = together;
-            this.add_chain(&owned, &of, caller).await
-        };
-        self.abandoned.run(&network.name, attach, work).await
+        self.abandoned
+            .run(&network.name, attach, |caller| async move {
+                let _together = together;
+                this.add_chain(&owned, &of, caller).await
+            })
+            .await
     }
 
     /// Runs ADD of all plugins and records the result. Undoes it after a failure, or once the caller has gone.
@@ -142,25 +143,18 @@ impl Invoker {
         if network.disable_check {
             return Ok(());
         }
-        let no_result = |reason| Error::NoResult {
+        let result = match recorded.result {
+            Ok(Some(result)) => Ok(result),
+            Ok(None) => Err(format!("the cache in {} has no result of an ADD", self.cache.dir().display())),
+            Err(UnusableRecord { why, is_corrupt: true }) => Err(format!("{why}; DEL and ADD it again")),
+            Err(UnusableRecord { why, is_corrupt: false }) => Err(why),
+        };
+        let result = result.map_err(|reason| Error::NoResult {
             network: network.name.clone(),
             container_id: attach.container_id.clone(),
             ifname: attach.ifname.clone(),
             reason,
-        };
-        let result = match recorded.result {
-            Ok(Some(result)) => result,
-            Ok(None) => {
-                return Err(no_result(format!(
-                    "the cache in {} has no result of an ADD",
-                    self.cache.dir().display()
-                )));
-            }
-            Err(UnusableRecord { why, is_corrupt: true }) => {
-                return Err(no_result(format!("{why}; DEL and ADD it again")));
-            }
-            Err(UnusableRecord { why, is_corrupt: false }) => return Err(no_result(why)),
-        };
+        })?;
         let this = self.begin();
         for plugin in &network.plugins {
             this.call(Verb::Check, network, plugin, Some(attach), injection(attach, Some(&result)))
@@ -223,14 +217,14 @@ impl Invoker {
         previous: Option<&Value>,
     ) -> Result<Added, Failure> {
         let answer = self.call(Verb::Add, network, plugin, Some(attach), injection(attach, previous)).await?;
-        let bad = |reason| {
-            let (path, output) = (answer.file.clone(), first_line(&answer.stdout));
-            let cause = PluginError::BadOutput { path, reason, output };
+        let added = serde_json::from_slice(&answer.stdout)
+            .map_err(|err| SpecError::new(Code::DECODE, format!("it is not JSON: {err}")))
+            .and_then(|value| convert(value, network.version));
+        added.map_err(|reason| {
+            let output = first_line(&answer.stdout);
+            let cause = PluginError::BadOutput { path: answer.file, reason, output };
             failure(network, &plugin.plugin_type, Verb::Add, cause)
-        };
-        let value = serde_json::from_slice(&answer.stdout)
-            .map_err(|err| bad(SpecError::new(Code::DECODE, format!("it is not JSON: {err}"))))?;
-        convert(value, network.version).map_err(bad)
+        })
     }
 
     /// Runs DEL of the plugins in reverse order, and goes on past failures. Returns them all; an empty list is success.
@@ -259,8 +253,8 @@ impl Invoker {
         attach: Option<&Attach>,
         injection: Injection<'_>,
     ) -> Result<Answer, Failure> {
-        let failed = |cause| failure(network, &plugin.plugin_type, verb, cause);
-        let file = find_plugin(&plugin.plugin_type, &self.path).map_err(failed)?;
+        let file = find_plugin(&plugin.plugin_type, &self.path)
+            .map_err(|cause| failure(network, &plugin.plugin_type, verb, cause))?;
         let none = Attach::default();
         let attach = attach.unwrap_or(&none);
         let parameters = Parameters {
@@ -273,8 +267,10 @@ impl Invoker {
             path: &self.path,
         };
         let stdin = network.configuration(plugin, &injection).to_string();
-        let stdout = self.exec.run(&file, &parameters, stdin.as_bytes()).await.map_err(failed)?;
-        Ok(Answer { file, stdout })
+        match self.exec.run(&file, &parameters, stdin.as_bytes()).await {
+            Ok(stdout) => Ok(Answer { file, stdout }),
+            Err(cause) => Err(failure(network, &plugin.plugin_type, verb, cause)),
+        }
     }
 
     /// Writes the entry on a thread that may block.
@@ -316,15 +312,17 @@ pub fn inlined_config(network: &NetworkList) -> Value {
     if inlined.map_or(0, Vec::len) != network.plugins.len()
         && let Some(object) = document.as_object_mut()
     {
-        let mut set = |key: &str, value: Value| {
-            object.retain(|other, _| !other.eq_ignore_ascii_case(key));
-            object.insert(key.to_owned(), value);
-        };
         let plugins = network.plugins.iter().map(|plugin| plugin.document.clone());
-        set("plugins", plugins.collect());
-        set("loadOnlyInlinedPlugins", Value::Bool(true));
+        set_key(object, "plugins", plugins.collect());
+        set_key(object, "loadOnlyInlinedPlugins", Value::Bool(true));
     }
     document
+}
+
+/// Sets a key, and removes it in every other spelling, because the case of a key doesn't count.
+fn set_key(object: &mut Map<String, Value>, key: &str, value: Value) {
+    object.retain(|other, _| !other.eq_ignore_ascii_case(key));
+    object.insert(key.to_owned(), value);
 }
 
 pub(super) fn failure(network: &NetworkList, plugin: &str, verb: Verb, cause: PluginError) -> Failure {

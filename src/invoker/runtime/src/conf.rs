@@ -4,6 +4,7 @@
 //! reported beside the others.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -124,20 +125,19 @@ fn load(files: Vec<PathBuf>, load_file: fn(&Path) -> Result<NetworkList, ConfErr
 /// # Errors
 /// Fails if the file, or one of the folder, can't be read or is no valid configuration.
 pub fn load_file(path: &Path) -> Result<NetworkList, ConfError> {
-    let invalid = |reason| ConfError::Invalid { path: path.to_owned(), reason };
     let (bytes, value) = read(path)?;
     let is_list = path.extension().is_some_and(|ending| ending == "conflist");
     if !is_list && json::get(&value, "plugins").is_none() {
-        return NetworkList::parse_single(&bytes).map_err(invalid);
+        return NetworkList::parse_single(&bytes).map_err(|reason| ConfError::invalid(path, reason));
     }
-    let mut list = NetworkList::from_value(value).map_err(invalid)?;
+    let mut list = NetworkList::from_value(value).map_err(|reason| ConfError::invalid(path, reason))?;
     if !list.load_only_inlined_plugins {
         for file in files(&path.with_file_name(&list.name), &["conf"])? {
             let (bytes, _) = read(&file)?;
             list.push(ListEntry::parse(&bytes).map_err(|reason| ConfError::Invalid { path: file, reason })?);
         }
     }
-    list.complete().map_err(invalid)
+    list.complete().map_err(|reason| ConfError::invalid(path, reason))
 }
 
 /// Reads a file as the kubelet does: one that doesn't end in `.conflist` is one plugin, and never a list.
@@ -145,14 +145,12 @@ fn load_by_ending(path: &Path) -> Result<NetworkList, ConfError> {
     if path.extension().is_some_and(|ending| ending == "conflist") {
         return load_file(path);
     }
-    let invalid = |reason| ConfError::Invalid { path: path.to_owned(), reason };
     let (bytes, value) = read(path)?;
     if json::get(&value, "type").is_none() && json::get(&value, "plugins").is_some() {
-        return Err(invalid(Error::config(
-            "it is a list, and skipped: the file of a list ends in .conflist",
-        )));
+        let reason = Error::config("it is a list, and skipped: the file of a list ends in .conflist");
+        return Err(ConfError::invalid(path, reason));
     }
-    NetworkList::parse_single(&bytes).map_err(invalid)
+    NetworkList::parse_single(&bytes).map_err(|reason| ConfError::invalid(path, reason))
 }
 
 /// Returns the bytes of a file, and the JSON in them.
@@ -184,11 +182,14 @@ fn without_position(err: &serde_json::Error) -> String {
 
 /// Returns the files in `dir` with one of these endings, sorted by path. A missing directory has none.
 fn files(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, ConfError> {
-    let failed = |source| ConfError::Dir { dir: dir.to_owned(), source };
-    let Some(entries) = fs::read_dir(dir).if_present().map_err(failed)? else { return Ok(Vec::new()) };
+    list_files(dir, endings).map_err(|source| ConfError::Dir { dir: dir.to_owned(), source })
+}
+
+fn list_files(dir: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
+    let Some(entries) = fs::read_dir(dir).if_present()? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for entry in entries {
-        let path = entry.map_err(failed)?.path();
+        let path = entry?.path();
         let fits = path.extension().is_some_and(|ending| endings.iter().any(|wanted| ending == *wanted));
         if fits && !path.is_dir() {
             found.push(path);

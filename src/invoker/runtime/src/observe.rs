@@ -43,7 +43,7 @@ impl Observer {
         Observer(Arc::new(tell))
     }
 
-    pub(super) fn tell(&self, execution: &Execution<'_>) {
+    pub(super) fn report(&self, execution: &Execution<'_>) {
         (self.0)(execution);
     }
 }

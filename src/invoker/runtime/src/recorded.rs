@@ -14,7 +14,7 @@ use cnimble_cni::list::ListEntry;
 use cnimble_cni::{NetworkList, Verb, Version, json};
 
 use super::chain::convert;
-use super::{Attach, Entry, Invoker, Lookup};
+use super::{Attach, Entry, Invoker, Key, Lookup};
 
 /// The configuration that a verb uses for an attachment, and the result of its ADD.
 pub(super) struct Recorded<'n> {
@@ -70,25 +70,30 @@ impl Invoker {
     /// counts.
     pub(super) fn recorded<'n>(&self, given: &'n NetworkList, attach: &Attach) -> Recorded<'n> {
         let key = attach.key(&given.name);
-        let corrupt = |why: &dyn Display| UnusableRecord {
+        let unusable = match self.cache.get(key) {
+            Ok(Lookup::Entry(entry)) => {
+                let (network, difference) = self.configuration(&entry, given);
+                let result = match entry.result {
+                    None => Err(self.corrupt_record(key, &"it has no result")),
+                    Some(result) => convert(result, network.version)
+                        .map(|added| Some(added.document))
+                        .map_err(|err| self.corrupt_record(key, &err)),
+                };
+                return Recorded { network, difference, result };
+            }
+            Ok(Lookup::Nothing) => Ok(None),
+            Ok(Lookup::Corrupt(why)) => Err(self.corrupt_record(key, &why)),
+            Err(err) => Err(UnusableRecord { why: err.to_string(), is_corrupt: false }),
+        };
+        Recorded { network: Cow::Borrowed(given), difference: None, result: unusable }
+    }
+
+    /// Returns the error of a record that is damaged.
+    fn corrupt_record(&self, key: Key<'_>, why: &dyn Display) -> UnusableRecord {
+        UnusableRecord {
             why: format!("the cache entry {} is corrupt: {why}", self.cache.path(key).display()),
             is_corrupt: true,
-        };
-        let unknown = |result| Recorded { network: Cow::Borrowed(given), difference: None, result };
-        let entry = match self.cache.get(key) {
-            Ok(Lookup::Entry(entry)) => entry,
-            Ok(Lookup::Nothing) => return unknown(Ok(None)),
-            Ok(Lookup::Corrupt(why)) => return unknown(Err(corrupt(&why))),
-            Err(err) => return unknown(Err(UnusableRecord { why: err.to_string(), is_corrupt: false })),
-        };
-        let (network, difference) = self.configuration(&entry, given);
-        let result = match entry.result {
-            None => Err(corrupt(&"it has no result")),
-            Some(result) => convert(result, network.version)
-                .map(|added| Some(added.document))
-                .map_err(|err| corrupt(&err)),
-        };
-        Recorded { network, difference, result }
+        }
     }
 
     /// Returns the configuration that counts for the attachment of `entry`, and how `given` differs from it. A borrowed
@@ -137,8 +142,8 @@ impl Invoker {
         for entry in entries.iter().filter(|entry| seen.insert(&entry.config)) {
             let Cow::Owned(network) = self.configuration(entry, given).0 else { continue };
             for plugin in &network.plugins {
-                let is_it = |other: &ListEntry| other.document == plugin.document;
-                let is_known = given.plugins.iter().any(is_it) || found.iter().any(|(_, other)| is_it(other));
+                let mut known = given.plugins.iter().chain(found.iter().map(|(_, other)| other));
+                let is_known = known.any(|other| other.document == plugin.document);
                 if is_known || network.version < Version::V1_1_0 {
                     continue;
                 }
@@ -166,13 +171,14 @@ fn with_folder(mut added: NetworkList, given: &NetworkList) -> NetworkList {
     added
 }
 
+fn list_types(list: &NetworkList) -> String {
+    let types = list.plugins.iter().map(|plugin| plugin.plugin_type.as_str());
+    types.collect::<Vec<_>>().join(", ")
+}
+
 /// Returns how the plugins were configured at ADD, or `None` if `given` configures them in the same way.
 fn difference(added: &NetworkList, given: &NetworkList) -> Option<String> {
-    let types = |list: &NetworkList| {
-        let types = list.plugins.iter().map(|plugin| plugin.plugin_type.as_str());
-        types.collect::<Vec<_>>().join(", ")
-    };
-    let (then, now) = (types(added), types(given));
+    let (then, now) = (list_types(added), list_types(given));
     if then != now {
         return Some(format!("its plugins were {then}, and are {now}"));
     }

@@ -52,9 +52,8 @@ pub(crate) async fn versions(exec: &Exec, file: &Path, path: &[PathBuf]) -> Resu
 
 /// Reads the answer to VERSION. Fails if it is not JSON, or names no versions.
 fn parse(answer: &[u8]) -> Result<Versions, cni::Error> {
-    let bad = |what: &str| cni::Error::new(Code::DECODE, what.to_owned());
-    let value: Value =
-        serde_json::from_slice(answer).map_err(|err| bad(&format!("it is not JSON: {err}")))?;
+    let value: Value = serde_json::from_slice(answer)
+        .map_err(|err| cni::Error::new(Code::DECODE, format!("it is not JSON: {err}")))?;
     let own = json::get(&value, "cniVersion").and_then(Value::as_str);
     let list = json::get(&value, "supportedVersions").and_then(Value::as_array);
     let supported: Vec<String> =
@@ -62,7 +61,7 @@ fn parse(answer: &[u8]) -> Result<Versions, cni::Error> {
     match (own, supported.as_slice()) {
         // Version 0.2.0 had VERSION, but no list of versions.
         (Some("0.2.0"), []) => Ok(Versions { supported: vec!["0.1.0".into(), "0.2.0".into()] }),
-        (_, []) => Err(bad("it names no supportedVersions")),
+        (_, []) => Err(cni::Error::new(Code::DECODE, "it names no supportedVersions")),
         _ => Ok(Versions { supported }),
     }
 }

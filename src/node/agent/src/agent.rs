@@ -90,18 +90,21 @@ impl Agent {
 
     /// Returns the plan without applying it. Fails if the state of the host cannot be read.
     pub fn plan(&mut self, nodes: &Nodes) -> Result<Plan, String> {
-        let host = self.look(nodes)?;
+        let host = self.read_host(nodes)?;
         Ok(plan(nodes, &self.options.node, &host))
     }
 
     /// Reads the state of the host that the plan depends on.
-    fn look(&mut self, nodes: &Nodes) -> Result<Host, String> {
+    fn read_host(&mut self, nodes: &Nodes) -> Result<Host, String> {
         let routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
         let addresses = self.netlink.all_addrs().map_err(|err| err.to_string())?;
         let addresses = addresses.iter().map(|address| address.net.ip()).collect();
         let shared = self.options.conflist.shared().to_vec();
-        let podcidrs = || nodes.get(&self.options.node).map(|node| node.cidrs.clone()).unwrap_or_default();
-        let now = if shared.is_empty() { podcidrs() } else { shared.clone() };
+        let now = if shared.is_empty() {
+            nodes.get(&self.options.node).map(|node| node.cidrs.clone()).unwrap_or_default()
+        } else {
+            shared.clone()
+        };
         let mut living = self.options.conflist.ranges();
         living.retain(|cidr| !now.contains(cidr));
         let mut reserved: BTreeMap<IpAddr, &str> =
@@ -132,7 +135,7 @@ impl Agent {
     /// # Errors
     /// Fails, before any change, if the state of the host cannot be read or the bridge cannot be made.
     pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
-        let mut host = self.look(nodes)?;
+        let mut host = self.read_host(nodes)?;
         if !host.shared.is_empty() && self.options.conflist.plugin == Plugin::Bridge {
             // The bridge must exist before the first pod, which needs its routes.
             host.bridge = Some(bridge::ensure(&mut self.netlink).map_err(|err| err.to_string())?);
@@ -159,7 +162,7 @@ impl Agent {
     /// Writes the runtime's file before any node is known. A caller does so only with a shared subnet, on which the
     /// file depends alone.
     pub fn prepare(&mut self) -> Result<Report, String> {
-        let host = self.look(&Nodes::new())?;
+        let host = self.read_host(&Nodes::new())?;
         let mut report = Report::default();
         self.file(&Nodes::new(), &Plan::default(), &host, &mut report);
         Ok(report)
@@ -169,7 +172,6 @@ impl Agent {
     fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
         let current = conflist.ranges();
-        let mut wrong = |why: String| report.conditions.push((node.clone(), why));
         if !host.shared.is_empty() {
             return self.write_file(&host.shared, current, host, report);
         }
@@ -178,17 +180,17 @@ impl Agent {
                 report.count(conflist.remove());
                 return Vec::new();
             }
-            wrong(format!(
+            let why = format!(
                 "the API server has no node {node}: the configuration stays as it is (--node-name, --remove-on-delete)"
-            ));
+            );
+            report.conditions.push((node.clone(), why));
             return current;
         };
         if plan.own.is_empty() || plan.own.len() < known.cidrs.len() {
             if known.cidrs.is_empty() {
-                wrong(
-                    "it has no podCIDR yet: the controller manager gives one with --allocate-node-cidrs"
-                        .to_owned(),
-                );
+                let why =
+                    "it has no podCIDR yet: the controller manager gives one with --allocate-node-cidrs";
+                report.conditions.push((node.clone(), why.to_owned()));
             }
             return current;
         }
@@ -205,22 +207,23 @@ impl Agent {
         report: &mut Report,
     ) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
-        let mut wrong = |why: String| report.conditions.push((node.clone(), why));
         if !host.living.is_empty() {
             match conflist.lease_outside(own) {
                 Ok(None) => {}
                 Ok(Some(ip)) => {
-                    wrong(format!(
+                    let why = format!(
                         "its {} have changed to {}, and {ip} is still leased: the configuration stays as it is \
                          until no pod has an address of {}",
                         if host.shared.is_empty() { "podCIDRs" } else { "networks" },
                         words(own),
                         words(&host.living)
-                    ));
+                    );
+                    report.conditions.push((node.clone(), why));
                     return current;
                 }
                 Err(why) => {
-                    wrong(format!("leases can't be read, so the configuration stays as it is: {why}"));
+                    let why = format!("leases can't be read, so the configuration stays as it is: {why}");
+                    report.conditions.push((node.clone(), why));
                     return current;
                 }
             }

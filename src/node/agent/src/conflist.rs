@@ -122,15 +122,15 @@ impl Conflist {
     pub fn ranges(&self) -> Vec<IpNetwork> {
         let Ok(text) = files::read(&self.path(), LIMIT, Links::Refuse) else { return Vec::new() };
         let value: Value = serde_json::from_slice(&text).unwrap_or_default();
-        let plugins = value.get("plugins").and_then(Value::as_array);
-        let ipam = || plugins.into_iter().flatten().filter_map(|plugin| plugin.get("ipam"));
-        let pools = || ipam().filter_map(|ipam| ipam.get("pools")?.as_array()).flatten();
-        let ranges = ipam().chain(pools()).filter_map(|part| part.get("ranges")?.as_array());
+        let plugins = value.get("plugins").and_then(Value::as_array).into_iter().flatten();
+        let ipam = plugins.filter_map(|plugin| plugin.get("ipam"));
+        let pools = ipam.clone().filter_map(|ipam| ipam.get("pools")?.as_array()).flatten();
+        let ranges = ipam.clone().chain(pools).filter_map(|part| part.get("ranges")?.as_array());
         let subnets = ranges
             .flatten()
             .filter_map(Value::as_array)
             .flatten()
-            .chain(ipam())
+            .chain(ipam)
             .filter_map(|range| range.get("subnet")?.as_str());
         subnets.filter_map(|subnet| subnet.parse().ok()).collect()
     }

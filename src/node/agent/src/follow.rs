@@ -20,7 +20,7 @@ const WATCH: Duration = Duration::from_secs(300);
 /// More nodes than this are an error. Kubernetes itself supports 5,000.
 const NODES: usize = 20_000;
 
-/// What is known of the cluster's nodes.
+/// The cluster's nodes, as far as they are known.
 #[derive(Debug, Default)]
 pub struct Known {
     pub nodes: Nodes,
@@ -132,15 +132,15 @@ impl Follower {
     async fn list(&mut self) -> Result<Option<String>, Error> {
         let mut nodes = Nodes::new();
         let url = self.nodes.url(&self.connection);
-        let each = |text: &[u8]| {
-            put(&mut nodes, text);
+        let listing = self.nodes.list(&self.connection, |text| {
+            put_node(&mut nodes, text);
             if nodes.len() > NODES {
                 Err(Error::TooMuch { url: url.clone(), limit: format!("{NODES} nodes") })
             } else {
                 Ok(())
             }
-        };
-        let version = self.nodes.list(&self.connection, each).await?;
+        });
+        let version = listing.await?;
         if nodes.is_empty() && version.is_some() {
             // This host is a node, so the list cannot be empty. A server that has lost its store lists none. All routes
             // to pods would be removed.
@@ -175,7 +175,7 @@ impl Follower {
                 Notice::Gone => return Ok(End::Gone),
                 Notice::Put(text) => {
                     let known = &mut self.shared.known().nodes;
-                    let changed = put(known, text.as_bytes());
+                    let changed = put_node(known, text.as_bytes());
                     if known.len() > NODES {
                         *version = None;
                         return Err(Error::TooMuch { url, limit: format!("{NODES} nodes") });
@@ -198,7 +198,7 @@ impl Follower {
 }
 
 /// Puts a node from its JSON. Returns whether that changed anything. An unreadable node is left out with a warning.
-fn put(nodes: &mut Nodes, text: &[u8]) -> bool {
+fn put_node(nodes: &mut Nodes, text: &[u8]) -> bool {
     let (name, node): (String, Node) = match node::read(text) {
         Ok(read) => read,
         Err(why) => {

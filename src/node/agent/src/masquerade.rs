@@ -85,13 +85,12 @@ pub fn apply(nft: &mut Nft, known: &mut Known, wanted: &Masquerade) -> netlink::
         _ => None,
     };
     let mut batch = Batch::new();
-    let fits = |before: &&Masquerade| {
+    let updated = before.as_ref().filter(|before| {
         exists
             && before.own == wanted.own
             && before.others == wanted.others
             && before.lengths() == wanted.lengths()
-    };
-    let updated = before.as_ref().filter(fits);
+    });
     match updated {
         Some(before) => {
             for cidr in before.pods.difference(&wanted.pods) {
@@ -173,12 +172,10 @@ fn rules(wanted: &Masquerade) -> Vec<(&'static str, Vec<Expr>, &'static str)> {
 /// Returns whether the table is `wanted`, whoever has made it. `found` are its rules.
 fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::Result<bool> {
     let rules = rules(wanted);
-    let has =
-        |chain: &str, wanted: &[Expr]| found.iter().any(|rule| rule.chain == chain && rule.does(wanted));
     if nft.priority(TABLE.chain(CHAIN))? != Some(NAT.priority) {
         return Ok(false);
     }
-    if found.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has(chain, rule)) {
+    if found.len() != rules.len() || !rules.iter().all(|(chain, rule, _)| has_rule(found, chain, rule)) {
         return Ok(false);
     }
     let keys: BTreeSet<String> = wanted.lengths().into_iter().map(Length::set).collect();
@@ -197,6 +194,10 @@ fn is_complete(nft: &mut Nft, found: &[Rule], wanted: &Masquerade) -> netlink::R
         }
     }
     Ok(true)
+}
+
+fn has_rule(found: &[Rule], chain: &str, wanted: &[Expr]) -> bool {
+    found.iter().any(|rule| rule.chain == chain && rule.does(wanted))
 }
 
 /// Returns the expressions that match packets from `own` to neither pods, nor an exception, nor a multicast group.

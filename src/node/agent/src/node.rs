@@ -18,11 +18,11 @@ const NAME: usize = 253;
 pub struct Node {
     /// The networks of its pods: podCIDRs, or blocks and single addresses.
     pub cidrs: Vec<IpNetwork>,
-    /// Its addresses, to which routes to its pods lead.
+    /// The addresses of the node, to which routes to its pods lead.
     pub ips: Vec<IpAddr>,
     /// The text of `metadata.creationTimestamp`. Its order is that of time.
     pub created: String,
-    /// What of it is invalid, as sentences. The rest of the node is used.
+    /// The invalid parts of the node, as sentences. Its other parts are used.
     pub wrong: Vec<String>,
 }
 

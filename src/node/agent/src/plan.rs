@@ -108,18 +108,18 @@ impl Planner<'_> {
     fn plan_own(&mut self) {
         let (own, host) = (self.own, self.host);
         for cidr in self.nodes.get(own).into_iter().flat_map(|node| &node.cidrs) {
-            let why = self.refused(*cidr).or_else(|| self.ways.wider(*cidr));
+            let why = self.find_refusal(*cidr).or_else(|| self.ways.wider(*cidr));
             match why.or_else(|| host.reserves(*cidr)) {
                 Some(why) => self.plan.conditions.push((own.to_owned(), why)),
                 None => {
-                    self.taken.take(*cidr, own);
+                    self.taken.insert(*cidr, own);
                     self.plan.own.push(*cidr);
                 }
             }
         }
         for cidr in &host.living {
             if self.taken.overlap(*cidr).is_none() {
-                self.taken.take(*cidr, own);
+                self.taken.insert(*cidr, own);
             }
         }
     }
@@ -128,11 +128,13 @@ impl Planner<'_> {
     /// wins, then the older one.
     fn plan_others(&mut self) {
         let ours = &self.ways.ours;
-        let has = |cidr: &IpNetwork, ips: &[IpAddr]| ours.get(cidr).is_some_and(|via| ips.contains(via));
         let others = self.nodes.iter().filter(|(name, _)| *name != self.own);
         let mut wanted: Vec<_> = others
             .flat_map(|(name, node)| node.cidrs.iter().map(move |cidr| (name, node, *cidr)))
-            .map(|(name, node, cidr)| ((!has(&cidr, &node.ips), &node.created, name, cidr), node))
+            .map(|(name, node, cidr)| {
+                let has_route = ours.get(&cidr).is_some_and(|via| node.ips.contains(via));
+                ((!has_route, &node.created, name, cidr), node)
+            })
             .collect();
         wanted.sort_by_key(|(key, _)| *key);
         for ((_, _, name, cidr), node) in wanted {
@@ -149,11 +151,11 @@ impl Planner<'_> {
 
     /// Accepts a network of another node, and returns its next hop. A network without a way still counts as the pods'.
     fn hop(&mut self, cidr: IpNetwork, name: &str, node: &Node) -> Result<(IpAddr, u32), String> {
-        let why = self.refused(cidr).or_else(|| self.ways.connected(cidr));
+        let why = self.find_refusal(cidr).or_else(|| self.ways.connected(cidr));
         if let Some(why) = why.or_else(|| self.host.reserves(cidr)) {
             return Err(why);
         }
-        self.taken.take(cidr, name);
+        self.taken.insert(cidr, name);
         self.plan.pods.insert(cidr);
         self.ways.foreign(cidr).map_or_else(|| self.ways.hop(cidr, &node.ips), Err)
     }
@@ -181,7 +183,7 @@ impl Planner<'_> {
 
     /// Returns why no node may have the network: it contains a node's address, is outside the shared subnets, or
     /// overlaps an accepted network.
-    fn refused(&self, cidr: IpNetwork) -> Option<String> {
+    fn find_refusal(&self, cidr: IpNetwork) -> Option<String> {
         let (noun, shared) = (self.host.noun(), &self.host.shared);
         if let Some(ip) = self.addresses.range(cidr.network()..=cidr.broadcast()).next() {
             return Some(format!("{noun} {cidr} is refused: {ip} is the address of a node"));
@@ -205,7 +207,7 @@ struct Taken {
 }
 
 impl Taken {
-    fn take(&mut self, cidr: IpNetwork, node: &str) {
+    fn insert(&mut self, cidr: IpNetwork, node: &str) {
         let is_single = self.is_nested && is_host(cidr);
         let of = if is_single { &mut self.singles } else { &mut self.networks };
         of.insert(cidr.network(), (cidr, node.to_owned()));
@@ -247,11 +249,14 @@ impl<'h> Ways<'h> {
     /// Returns the networks to which this host is connected: routes without a gateway. Default routes and routes to
     /// local pods of the shared subnets are left out.
     fn on_links(&self) -> impl Iterator<Item = &&'h NewRoute> {
-        // Routes to single local pods are inside the shared subnet.
-        let is_pods =
-            |dst: IpNetwork| is_host(dst) && self.host.shared.iter().any(|subnet| is_within(dst, *subnet));
-        let on_links = |route: &&&NewRoute| route.via.is_none() && route.dst.prefix() > 0;
-        self.others.iter().filter(on_links).filter(move |route| !is_pods(route.dst))
+        self.others
+            .iter()
+            .filter(|route| route.via.is_none() && route.dst.prefix() > 0 && !self.is_local_pod(route.dst))
+    }
+
+    /// Returns whether a route to `dst` leads to a single local pod. Such routes are inside the shared subnet.
+    fn is_local_pod(&self, dst: IpNetwork) -> bool {
+        is_host(dst) && self.host.shared.iter().any(|subnet| is_within(dst, *subnet))
     }
 
     /// Returns the problem if this host is connected to a network that overlaps `cidr`.

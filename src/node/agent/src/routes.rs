@@ -21,27 +21,34 @@ pub(crate) fn difference(current: &[(NewRoute, u8)], wanted: &BTreeMap<IpNetwork
     for (route, _) in current.iter().filter(|(_, by)| *by == PROTOCOL) {
         ours.entry(route.dst).or_default().push(route);
     }
-    let name = |index: u32| format!("number {index}");
     let mut requests = Vec::new();
     for (dst, hop) in wanted {
         let existing = ours.remove(dst).unwrap_or_default();
-        let is_same = |route: &&NewRoute| route.via == hop.via && route.index == hop.index;
-        if !existing.iter().any(is_same) {
+        if !existing.iter().any(|route| leads_to(route, hop)) {
             let new = NewRoute { via: hop.via, ..NewRoute::to(*dst, hop.index) };
             // A route of another program may have appeared. The kernel must then refuse the new one, so it is added
             // exclusively.
             let make = if existing.is_empty() { route::add_of } else { route::append_of };
-            requests.push(make(&new, &name(hop.index), PROTOCOL));
+            requests.push(make(&new, &name_link(hop.index), PROTOCOL));
         }
-        requests.extend(existing.into_iter().filter(|route| !is_same(route)).map(deletion));
+        requests.extend(existing.into_iter().filter(|route| !leads_to(route, hop)).map(deletion));
     }
     requests.extend(ours.into_values().flatten().map(deletion));
     requests
 }
 
+fn leads_to(route: &NewRoute, hop: &Hop) -> bool {
+    route.via == hop.via && route.index == hop.index
+}
+
+/// Returns the text that stands for the name of a link in errors.
+fn name_link(index: u32) -> String {
+    format!("number {index}")
+}
+
 fn deletion(route: &NewRoute) -> Request {
     let old = NewRoute { priority: route.priority, via: route.via, ..NewRoute::to(route.dst, route.index) };
-    route::del_of(&old, &format!("number {}", route.index), PROTOCOL)
+    route::del_of(&old, &name_link(route.index), PROTOCOL)
 }
 
 /// Changes the agent's routes to `wanted`. Goes on past failures, which are added to the report.

@@ -107,21 +107,25 @@ struct Shares {
 /// Reads a line of `cluster-local-store watch`. Returns the nodes, and the epoch and the revision of the store.
 pub fn nodes(line: &str) -> Result<(Nodes, (u64, i64)), String> {
     let line: Line = serde_json::from_str(line).map_err(|err| tame(&err.to_string()))?;
-    let network = |ip: &IpAddr, host_bits: u8| {
-        let bits: u8 = if ip.is_ipv4() { 32 } else { 128 };
-        IpNetwork::new(*ip, bits.saturating_sub(host_bits)).ok()
-    };
-    let node = |shares: Shares| {
-        let mut node = Node::default();
-        node.cidrs.extend(shares.blocks.iter().filter_map(|ip| network(ip, line.host_bits)));
-        node.cidrs.extend(shares.singles.iter().filter_map(|ip| network(ip, 0)));
-        let (good, bad): (Vec<IpAddr>, Vec<IpAddr>) = shares.ips.iter().partition(|ip| is_host(**ip));
-        node.ips = good;
-        node.wrong.extend(bad.iter().map(|ip| format!("{ip} is the address of no host")));
-        node
-    };
-    let nodes = line.nodes.into_iter().map(|(name, shares)| (name, node(shares))).collect();
-    Ok((nodes, (line.epoch, line.revision)))
+    let nodes = line.nodes.into_iter().map(|(name, shares)| (name, read_node(&shares, line.host_bits)));
+    Ok((nodes.collect(), (line.epoch, line.revision)))
+}
+
+/// Returns a node from its blocks of `host_bits` and its single addresses. Addresses of no host are left out, and told
+/// as wrong.
+fn read_node(shares: &Shares, host_bits: u8) -> Node {
+    let mut node = Node::default();
+    node.cidrs.extend(shares.blocks.iter().filter_map(|ip| network_at(*ip, host_bits)));
+    node.cidrs.extend(shares.singles.iter().filter_map(|ip| network_at(*ip, 0)));
+    let (good, bad): (Vec<IpAddr>, Vec<IpAddr>) = shares.ips.iter().partition(|ip| is_host(**ip));
+    node.ips = good;
+    node.wrong.extend(bad.iter().map(|ip| format!("{ip} is the address of no host")));
+    node
+}
+
+fn network_at(ip: IpAddr, host_bits: u8) -> Option<IpNetwork> {
+    let bits: u8 = if ip.is_ipv4() { 32 } else { 128 };
+    IpNetwork::new(ip, bits.saturating_sub(host_bits)).ok()
 }
 
 #[cfg(test)]

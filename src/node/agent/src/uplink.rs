@@ -24,6 +24,9 @@ pub fn addresses() -> netlink::Result<Vec<IpAddr>> {
     let mut addrs = netlink.addrs(index)?;
     addrs.retain(|addr| addr.scope == GLOBAL && !addr.tentative && is_host(addr.net.ip()));
     addrs.sort_by_key(|addr| !addr.permanent);
-    let first = |ipv4| addrs.iter().map(|addr| addr.net.ip()).find(|ip| ip.is_ipv4() == ipv4);
-    Ok([true, false].into_iter().filter_map(first).collect())
+    let mut found = Vec::new();
+    for ipv4 in [true, false] {
+        found.extend(addrs.iter().map(|addr| addr.net.ip()).find(|ip| ip.is_ipv4() == ipv4));
+    }
+    Ok(found)
 }

@@ -116,8 +116,10 @@ impl Connection {
             return Ok(());
         }
         // The system's certificates may have to be read for the client.
-        let build = move || Client::new(&access.server, &access.tls).map(|client| (access, client));
-        let (access, client) = blocking(build).await.map_err(Error::Access)?;
+        let (access, client) =
+            blocking(move || Client::new(&access.server, &access.tls).map(|client| (access, client)))
+                .await
+                .map_err(Error::Access)?;
         self.server = address(&access);
         (self.access, self.client) = (access, client);
         Ok(())
@@ -215,8 +217,8 @@ impl Connection {
                 bearer(&Secret::new(token.trim()))
             }
         };
-        let misfit = || self.unusable("the credentials don't fit into a header".to_owned());
-        let mut value = HeaderValue::from_str(&text).map_err(|_| misfit())?;
+        let mut value = HeaderValue::from_str(&text)
+            .map_err(|_| self.unusable("the credentials don't fit into a header".to_owned()))?;
         value.set_sensitive(true);
         headers.insert(AUTHORIZATION, value);
         Ok(headers)
@@ -235,9 +237,8 @@ fn address(access: &Access) -> String {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StartError> + Send + 'static,
 ) -> Result<T, StartError> {
-    let cut =
-        |err: tokio::task::JoinError| StartError::Tls { what: "TLS".to_owned(), reason: err.to_string() };
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|err| Err(cut(err)))
+    let outcome = tokio::task::spawn_blocking(work).await;
+    outcome.unwrap_or_else(|err| Err(StartError::Tls { what: "TLS".to_owned(), reason: err.to_string() }))
 }
 
 /// Encodes text for a query or a path. All characters except letters, digits and `-_.~` become percent codes.

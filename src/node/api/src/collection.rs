@@ -101,13 +101,16 @@ impl Collection {
                 return Ok(None);
             };
             let page = self.page(connection, response.into_body(), &mut left, &mut each);
-            let late = |_| Err(connection.error(&self.path, HttpError::Timeout(PAGE_TIME)).into());
-            let meta = timeout(PAGE_TIME, page).await.unwrap_or_else(late)?;
+            let Ok(meta) = timeout(PAGE_TIME, page).await else {
+                return Err(connection.error(&self.path, HttpError::Timeout(PAGE_TIME)).into());
+            };
+            let meta = meta?;
             let next = meta.token.unwrap_or_default();
             if next.is_empty() {
-                let none =
-                    || self.answer(connection, &format!("a list of {} without resourceVersion", self.noun));
-                return Ok(Some(meta.resource_version.ok_or_else(none)?));
+                let version = meta.resource_version.ok_or_else(|| {
+                    self.answer(connection, &format!("a list of {} without resourceVersion", self.noun))
+                });
+                return Ok(Some(version?));
             }
             if next == token || next.len() > TOKEN_LIMIT {
                 let why = format!("a list of {} that never ends", self.noun);
@@ -127,11 +130,16 @@ impl Collection {
         left: &mut usize,
         each: &mut impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<EnvelopeMeta, E> {
-        let failed = |err| connection.error(&self.path, err);
         let mut splitter = Splitter::default();
-        while let Some(piece) = http::piece(&mut body, http::ANSWER_LIMIT).await.map_err(failed)? {
-            *left = left.checked_sub(piece.len()).ok_or_else(|| failed(HttpError::TooLarge(LIST_LIMIT)))?;
-            splitter.take(&piece, |item| each(item).map_err(Stop::Caller)).map_err(|stop| match stop {
+        while let Some(piece) = http::piece(&mut body, http::ANSWER_LIMIT)
+            .await
+            .map_err(|err| connection.error(&self.path, err))?
+        {
+            *left = left
+                .checked_sub(piece.len())
+                .ok_or_else(|| connection.error(&self.path, HttpError::TooLarge(LIST_LIMIT)))?;
+            let taken = splitter.take_piece(&piece, |item| each(item).map_err(Stop::Caller));
+            taken.map_err(|stop| match stop {
                 Stop::Caller(err) => err,
                 Stop::Split(err) => self.answer(connection, &err.to_string()).into(),
             })?;
@@ -178,7 +186,6 @@ pub struct Lines {
 impl Lines {
     /// Waits for the next line. Returns `None` at the end of the watch. It is safe to drop this future while it waits.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let failed = |url: &str, source| Error::Http { url: url.to_owned(), source };
         loop {
             if let Some(length) = self.buffer.iter().skip(self.searched).position(|byte| *byte == b'\n') {
                 let line = self.buffer.drain(..=self.searched + length).collect();
@@ -188,13 +195,16 @@ impl Lines {
             self.searched = self.buffer.len();
             self.buffer.shrink_to(self.searched.max(64 << 10));
             // The server ends the watch in time. If it does not, the connection is dead.
-            let piece =
-                http::piece(&mut self.body, self.limit).await.map_err(|err| failed(&self.url, err))?;
+            let piece = http::piece(&mut self.body, self.limit).await.map_err(|err| self.error(err))?;
             let Some(piece) = piece else { return Ok(None) };
             if self.buffer.len() + piece.len() > EVENT_LIMIT {
-                return Err(failed(&self.url, HttpError::TooLarge(EVENT_LIMIT)));
+                return Err(self.error(HttpError::TooLarge(EVENT_LIMIT)));
             }
             self.buffer.extend_from_slice(&piece);
         }
+    }
+
+    fn error(&self, source: HttpError) -> Error {
+        Error::Http { url: self.url.clone(), source }
     }
 }

@@ -135,9 +135,8 @@ impl Program {
             return Err("its answer is no ExecCredential of the apiVersion that it was asked for");
         }
         let status = answer.status.ok_or("its answer has no status")?;
-        let some = |text: Option<String>| text.filter(|text| !text.is_empty());
         let key = status.client_key_data.filter(|key| !key.expose().is_empty());
-        let client = match (some(status.client_certificate_data), key) {
+        let client = match (status.client_certificate_data.filter(|text| !text.is_empty()), key) {
             (Some(chain), Some(key)) => Some((chain.into_bytes(), key.expose().as_bytes().to_vec())),
             (None, None) => None,
             _ => return Err("a client certificate and its key need each other"),

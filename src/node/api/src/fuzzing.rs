@@ -41,7 +41,7 @@ pub fn page(bytes: &[u8], mut each: impl FnMut(&[u8])) {
         each(item);
         Ok::<_, SplitError>(())
     };
-    if splitter.take(bytes, take).is_ok() {
+    if splitter.take_piece(bytes, take).is_ok() {
         let _ = splitter.finish();
     }
 }

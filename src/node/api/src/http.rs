@@ -274,13 +274,17 @@ impl ServerCertVerifier for Anybody {
 
 /// Parses an `http` or `https` URL. Refuses one with a password, which would show up in messages.
 pub fn parse_url(text: &str) -> Result<Uri, StartError> {
-    let wrong = |reason: &str| StartError::Url { url: shown(text), reason: reason.to_owned() };
-    let url: Uri = text.parse().map_err(|err: hyper::http::uri::InvalidUri| wrong(&err.to_string()))?;
+    let url: Uri =
+        text.parse().map_err(|err: hyper::http::uri::InvalidUri| url_error(text, &err.to_string()))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
-        return Err(wrong("it needs a scheme and a host"));
+        return Err(url_error(text, "it needs a scheme and a host"));
     }
     if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err(wrong("a name and password belong into a header"));
+        return Err(url_error(text, "a name and password belong into a header"));
     }
     Ok(url)
+}
+
+fn url_error(url: &str, reason: &str) -> StartError {
+    StartError::Url { url: shown(url), reason: reason.to_owned() }
 }

@@ -106,21 +106,27 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// # Errors
 /// Fails outside of a pod, and if authority or token cannot be read.
 pub(super) fn in_cluster() -> Result<Access, StartError> {
-    let failed = |reason| StartError::Kubeconfig { path: PathBuf::from(ACCOUNT), reason };
-    let variable = |name: &str| {
-        let value = std::env::var(name).ok().filter(|value| !value.is_empty());
-        value.ok_or_else(|| failed(format!("{name} is not set: is this a pod of a cluster?")))
-    };
-    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    let host = read_variable("KUBERNETES_SERVICE_HOST")?;
+    let port = read_variable("KUBERNETES_SERVICE_PORT")?;
     let host = if host.contains(':') { format!("[{host}]") } else { host };
-    let authorities = limited(&Path::new(ACCOUNT).join("ca.crt")).map_err(failed)?;
+    let authorities = limited(&Path::new(ACCOUNT).join("ca.crt")).map_err(account_error)?;
     let token = Path::new(ACCOUNT).join("token");
-    limited(&token).map_err(failed)?;
+    limited(&token).map_err(account_error)?;
     Ok(Access {
         server: parse_url(&format!("https://{host}:{port}"))?,
         tls: Tls { authorities: Some(authorities), ..Tls::default() },
         credentials: Credentials::TokenFile(token),
     })
+}
+
+/// Returns the value of a variable that the kubelet sets in each pod. Fails if it is unset or empty.
+fn read_variable(name: &str) -> Result<String, StartError> {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+    value.ok_or_else(|| account_error(format!("{name} is not set: is this a pod of a cluster?")))
+}
+
+fn account_error(reason: String) -> StartError {
+    StartError::Kubeconfig { path: PathBuf::from(ACCOUNT), reason }
 }
 
 fn access(path: &Path) -> Result<Access, String> {
@@ -161,39 +167,62 @@ pub(super) fn understood(
         _ => None,
     };
     let server = parse_url(cluster.server.trim_end_matches('/')).map_err(|err| format!("server: {err}"))?;
-    let pem = |what: &str, data: Option<&str>, path: Option<PathBuf>| match (data.unwrap_or_default(), path) {
-        (data, _) if !data.is_empty() => inline(what, data).map(Some),
-        (_, Some(path)) if !path.as_os_str().is_empty() => {
-            file(&dir.join(path)).map(Some).map_err(|err| format!("{what}: {err}"))
-        }
-        _ => Ok(None),
-    };
-    let authorities = pem(
-        "certificate-authority",
-        cluster.certificate_authority_data.as_deref(),
-        cluster.certificate_authority,
-    )?;
+    let authority_data = cluster.certificate_authority_data.as_deref();
+    let authority_path = cluster.certificate_authority.as_deref();
+    let authorities = read_pem("certificate-authority", authority_data, authority_path, dir, file)?;
     if cluster.insecure_skip_tls_verify && authorities.is_some() {
         return Err(format!(
             "cluster \"{}\": a certificate authority and insecure-skip-tls-verify exclude each other",
             context.cluster
         ));
     }
-    let chain = pem("client-certificate", user.client_certificate_data.as_deref(), user.client_certificate)?;
-    let key = pem("client-key", user.client_key_data.as_ref().map(Secret::expose), user.client_key)?;
+    let chain_data = user.client_certificate_data.as_deref();
+    let chain = read_pem("client-certificate", chain_data, user.client_certificate.as_deref(), dir, file)?;
+    let key_data = user.client_key_data.as_ref().map(Secret::expose);
+    let key = read_pem("client-key", key_data, user.client_key.as_deref(), dir, file)?;
     let client = match (chain, key) {
         (Some(chain), Some(key)) => Some((chain, key)),
         (None, None) => None,
-        _ => {
-            return Err(format!(
-                "user \"{}\": a client certificate and its key need each other",
-                context.user
-            ));
-        }
+        _ => return Err(format!("{whose}a client certificate and its key need each other")),
     };
-    let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let credentials = choose_credentials(user, exec, dir, file)?;
+    let tls = Tls {
+        authorities,
+        insecure: cluster.insecure_skip_tls_verify,
+        server_name: cluster.tls_server_name.filter(|name| !name.is_empty()),
+        client,
+    };
+    Ok(Access { server, tls, credentials })
+}
+
+/// Returns a certificate or a key: the one in `data`, or else the one in the file `path` below `dir`, which `file`
+/// reads. An empty text counts as none. Returns `None` if there is neither.
+fn read_pem(
+    what: &str,
+    data: Option<&str>,
+    path: Option<&Path>,
+    dir: &Path,
+    file: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
+) -> Result<Option<Vec<u8>>, String> {
+    match (data.unwrap_or_default(), path) {
+        (data, _) if !data.is_empty() => inline(what, data).map(Some),
+        (_, Some(path)) if !path.as_os_str().is_empty() => {
+            file(&dir.join(path)).map(Some).map_err(|err| format!("{what}: {err}"))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Returns the credentials of a user: the first of a token file, a token, a name with a password, and the program
+/// `exec`. Fails if the token file can't be read.
+fn choose_credentials(
+    user: User,
+    exec: Option<Program>,
+    dir: &Path,
+    file: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
+) -> Result<Credentials, String> {
     let token = user.token.filter(|token| !token.expose().is_empty());
-    let credentials = match (user.token_file, token, some(user.username)) {
+    Ok(match (user.token_file, token, user.username.filter(|name| !name.is_empty())) {
         (Some(token), ..) => {
             let token = dir.join(token);
             file(&token)?;
@@ -206,14 +235,7 @@ pub(super) fn understood(
         }
         // As under kubectl, the program is not asked if there are other credentials.
         _ => exec.map_or(Credentials::None, |program| Credentials::Exec(Box::new(program))),
-    };
-    let tls = Tls {
-        authorities,
-        insecure: cluster.insecure_skip_tls_verify,
-        server_name: some(cluster.tls_server_name),
-        client,
-    };
-    Ok(Access { server, tls, credentials })
+    })
 }
 
 /// Returns the content of the entry with this name.

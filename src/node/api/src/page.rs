@@ -33,7 +33,7 @@ pub(super) enum SplitError {
 
 impl Splitter {
     /// Takes the next piece of the page, and passes each item that ends in it to `each`.
-    pub(super) fn take<E: From<SplitError>>(
+    pub(super) fn take_piece<E: From<SplitError>>(
         &mut self,
         piece: &[u8],
         mut each: impl FnMut(&[u8]) -> Result<(), E>,
@@ -113,7 +113,7 @@ mod tests {
                 items.push(String::from_utf8(item.to_vec()).unwrap());
                 Ok(())
             };
-            if let Err(err) = splitter.take(piece, each) {
+            if let Err(err) = splitter.take_piece(piece, each) {
                 return (items, Err(err.to_string()));
             }
         }

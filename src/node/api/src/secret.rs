@@ -184,25 +184,29 @@ fn decode(text: &[Read]) -> Vec<Read> {
 /// Returns the character of the escape with which the text begins, and the escape's length. It returns `None` if it
 /// begins with no escape.
 fn escaped(text: &[Read]) -> Option<(char, usize)> {
-    let char = |at: usize| text.get(at).map(|read| read.char);
-    let number = |at: usize, length: usize| {
-        let digits: String = text.get(at..at + length)?.iter().map(|read| read.char).collect();
-        digits
-            .bytes()
-            .all(|digit| digit.is_ascii_hexdigit())
-            .then(|| u32::from_str_radix(&digits, 16).ok())?
-    };
-    match (char(0)?, char(1)?) {
+    match (char_at(text, 0)?, char_at(text, 1)?) {
         // A secret is sent in a header or a URL, where other characters than those of ASCII are escaped in bytes.
-        ('%', _) => Some((char::from_u32(number(1, 2)?)?, 3)),
-        ('\\', 'x') => Some((char::from_u32(number(2, 2)?)?, 4)),
-        ('\\', 'u') if char(2)? == '{' => {
+        ('%', _) => Some((char::from_u32(parse_hex(text, 1, 2)?)?, 3)),
+        ('\\', 'x') => Some((char::from_u32(parse_hex(text, 2, 2)?)?, 4)),
+        ('\\', 'u') if char_at(text, 2)? == '{' => {
             let length = text.get(3..)?.iter().take(7).position(|read| read.char == '}')?;
-            Some((char::from_u32(number(3, length)?)?, length + 4))
+            Some((char::from_u32(parse_hex(text, 3, length)?)?, length + 4))
         }
-        ('\\', 'u') => Some((char::from_u32(number(2, 4)?)?, 6)),
+        ('\\', 'u') => Some((char::from_u32(parse_hex(text, 2, 4)?)?, 6)),
         _ => None,
     }
+}
+
+fn char_at(text: &[Read], at: usize) -> Option<char> {
+    text.get(at).map(|read| read.char)
+}
+
+/// Parses the hexadecimal number of `length` digits at `at`. Returns `None` if another character is among them, or if
+/// the text ends before.
+fn parse_hex(text: &[Read], at: usize, length: usize) -> Option<u32> {
+    let digits: String = text.get(at..at + length)?.iter().map(|read| read.char).collect();
+    let is_number = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if is_number { u32::from_str_radix(&digits, 16).ok() } else { None }
 }
 
 #[cfg(test)]

@@ -79,9 +79,8 @@ pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Re
     if line.trim_ascii().is_empty() {
         return Ok(Notice::Nothing);
     }
-    let answer = |reason: String| Error::Answer { url: url.to_owned(), reason: tame(&reason) };
-    let event: Event<'_> =
-        serde_json::from_slice(line).map_err(|err| answer(format!("an event that is no JSON: {err}")))?;
+    let event: Event<'_> = serde_json::from_slice(line)
+        .map_err(|err| answer_error(url, &format!("an event that is no JSON: {err}")))?;
     let object = event.object.map_or("{}", serde_json::value::RawValue::get);
     let notice = match &*event.kind {
         "BOOKMARK" => Notice::Nothing,
@@ -100,11 +99,17 @@ pub fn notice<'a>(url: &str, line: &'a [u8], version: &mut Option<String>) -> Re
                 message: tame(&status.message.unwrap_or(reason)),
             });
         }
-        other => return Err(answer(format!("an event of type \"{}\"", other.escape_debug()))),
+        other => {
+            return Err(answer_error(url, &format!("an event of type \"{}\"", other.escape_debug())));
+        }
     };
     let seen: Versioned<'_> = serde_json::from_str(object).unwrap_or_default();
     if let Some(seen) = seen.metadata.resource_version {
         *version = Some(seen.into_owned());
     }
     Ok(notice)
+}
+
+fn answer_error(url: &str, reason: &str) -> Error {
+    Error::Answer { url: url.to_owned(), reason: tame(reason) }
 }

@@ -39,7 +39,7 @@ impl<E: Clone> Records<E> {
     }
 
     /// Returns the open record of an instance.
-    pub(crate) fn of(&self, instance: &str) -> Option<&Record<E>> {
+    pub(crate) fn find(&self, instance: &str) -> Option<&Record<E>> {
         self.open.iter().find(|record| record.identity.instance == instance)
     }
 
@@ -57,7 +57,7 @@ impl<E: Clone> Records<E> {
         // Each block keeps the time `offline` of its claim. So that of a registered boot may become shorter, but not
         // longer.
         identity.offline = if share.registered { offline.min(ours.offline) } else { offline };
-        match self.of(&ours.instance) {
+        match self.find(&ours.instance) {
             Some(Record { identity: own, .. }) => {
                 check_boot(cluster, own, ours)?;
                 identity.turn = own.turn.max(ours.turn) + 1;
@@ -73,32 +73,31 @@ impl<E: Clone> Records<E> {
     /// Fails unless a share without a record may be registered: no other machine may have the name, and no other
     /// instance this boot.
     fn check_new(&self, cluster: &Cluster, share: &Share) -> Result<()> {
-        let refuse =
-            |why: &str| Err(BlocksError::Identity { name: cluster.node.clone(), why: why.to_owned() });
         if self.open.iter().any(|record| record.identity.machine != share.identity.machine) {
-            return refuse("another machine has this name; `cnimble ipam release` if it is gone for good");
+            let why = "another machine has this name; `cnimble ipam release` if it is gone for good";
+            return Err(identity_error(cluster, why));
         }
         if self.open.iter().any(|record| record.identity.boot == share.identity.boot) {
-            return refuse(
-                "another machine has this name, machine ID and boot, or this one has lost its share; \
-                 `cnimble ipam release` if no pod with its addresses runs",
-            );
+            let why = "another machine has this name, machine ID and boot, or this one has lost its share; \
+                       `cnimble ipam release` if no pod with its addresses runs";
+            return Err(identity_error(cluster, why));
         }
         Ok(())
     }
 
     /// Returns the states of the open boots other than `ours`. `known` are their states before, which show since when a
     /// boot has confirmed nothing.
-    pub(crate) fn others(&self, ours: &str, known: &[Other]) -> Vec<Other> {
+    pub(crate) fn list_others(&self, ours: &str, known: &[Other]) -> Vec<Other> {
         // A later boot has taken the name, so it runs at the same time.
-        let is_superseded = self.of(ours).is_some_and(|record| !record.is_latest);
-        let others = self.open.iter().filter(|record| record.identity.instance != *ours);
-        let other = |record: &Record<E>| {
+        let is_superseded = self.find(ours).is_some_and(|record| !record.is_latest);
+        let mut others = Vec::new();
+        for record in self.open.iter().filter(|record| record.identity.instance != *ours) {
             let Identity { instance, turn, .. } = &record.identity;
             let other = Other::seen(known, instance, *turn, self.read);
-            Other { active: other.active || is_superseded && record.is_latest, ..other }
-        };
-        others.map(other).collect()
+            let active = other.active || is_superseded && record.is_latest;
+            others.push(Other { active, ..other });
+        }
+        others
     }
 
     /// Releases the blocks of closed boots, and of those `others` that have confirmed nothing for too long. `listed`
@@ -156,9 +155,10 @@ fn check_boot(cluster: &Cluster, known: &Identity, ours: &Identity) -> Result<()
     if known.boot == ours.boot {
         Ok(())
     } else {
-        Err(BlocksError::Identity {
-            name: cluster.node.clone(),
-            why: "another machine runs with a copy of this one's disk".to_owned(),
-        })
+        Err(identity_error(cluster, "another machine runs with a copy of this one's disk"))
     }
+}
+
+fn identity_error(cluster: &Cluster, why: &str) -> BlocksError {
+    BlocksError::Identity { name: cluster.node.clone(), why: why.to_owned() }
 }

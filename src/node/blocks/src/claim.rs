@@ -40,9 +40,12 @@ impl<'c> Blocks<'c> {
 
     /// Returns the first addresses of all blocks, from `begin` to the end and then from the start. Each run is sorted.
     fn runs(&self) -> [Box<dyn Iterator<Item = IpAddr> + '_>; 2] {
-        let run =
-            |from: u128, to: u128| (from..to).map(|n| address(n << self.cluster.host_bits, self.range.start));
-        [Box::new(run(self.begin, self.high + 1)), Box::new(run(self.low, self.begin))]
+        [Box::new(self.run(self.begin, self.high + 1)), Box::new(self.run(self.low, self.begin))]
+    }
+
+    /// Returns the first addresses of the blocks with the numbers `from` to below `to`.
+    fn run(&self, from: u128, to: u128) -> impl Iterator<Item = IpAddr> + '_ {
+        (from..to).map(|n| address(n << self.cluster.host_bits, self.range.start))
     }
 
     /// Returns whether the owner of the block at `first` could give an address of the range to a pod.

@@ -43,10 +43,6 @@ pub(crate) fn of_this_boot(cluster: &Cluster, dir: &Path) -> Result<Share> {
 /// Returns the share of a boot that owns nothing yet, with a new instance. It keeps what an `earlier` share has seen of
 /// the store.
 pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> Result<Share> {
-    let read = |path: &str| {
-        let text = std::fs::read_to_string(path);
-        text.map(|text| text.trim().to_owned()).map_err(|err| Error::io("reading", path.as_ref(), &err))
-    };
     let now = share::now()?;
     let (epoch, revision) = earlier.as_ref().map_or((0, 0), Share::seen);
     let answered = earlier.as_ref().map_or(0, |share| share.answered);
@@ -56,9 +52,9 @@ pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> 
     // Some systems make the machine ID anew in each boot.
     let machine = earlier.as_ref().map(|share| share.identity.machine.clone());
     let identity = Identity {
-        machine: machine.unwrap_or_else(|| read("/etc/machine-id").unwrap_or_default()),
+        machine: machine.unwrap_or_else(|| read_text("/etc/machine-id").unwrap_or_default()),
         name: cluster.node.clone(),
-        instance: read("/proc/sys/kernel/random/uuid")?,
+        instance: read_text("/proc/sys/kernel/random/uuid")?,
         boot,
         offline: 0,
         turn: 0,
@@ -82,11 +78,16 @@ pub(crate) fn fresh(cluster: &Cluster, boot: String, earlier: Option<Share>) -> 
     })
 }
 
+fn read_text(path: &str) -> std::result::Result<String, Error> {
+    let text = std::fs::read_to_string(path);
+    text.map(|text| text.trim().to_owned()).map_err(|err| Error::io("reading", path.as_ref(), &err))
+}
+
 /// Waits for the node's lock, without a limit of its own. Its modification time is set for readers without the lock.
 pub(crate) async fn lock(dir: &Path) -> Result<Flock<File>> {
     let path = dir.join(LOCK);
-    let failed = |err: std::io::Error| BlocksError::Local(Error::io("locking", &path, &err));
-    let mut file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let mut file = file.map_err(|err| lock_error(&path, &err))?;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => {
@@ -94,8 +95,12 @@ pub(crate) async fn lock(dir: &Path) -> Result<Flock<File>> {
                 return Ok(lock);
             }
             Err((again, Errno::EWOULDBLOCK | Errno::EINTR)) => file = again,
-            Err((_, err)) => return Err(failed(err.into())),
+            Err((_, err)) => return Err(lock_error(&path, &err.into())),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+fn lock_error(path: &Path, err: &std::io::Error) -> BlocksError {
+    BlocksError::Local(Error::io("locking", path, err))
 }

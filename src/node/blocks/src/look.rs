@@ -2,13 +2,13 @@
 //! store. So neither its plugin nor its agent would notice a fault for most of the time `offline`.
 
 use cnimble_leases::cluster::config::Cluster;
-use cnimble_leases::cluster::share::{Owned, Share};
+use cnimble_leases::cluster::share::Share;
 
 use crate::store::Store;
 use crate::{BlocksError, Result, claim};
 
 /// Fails with the error that such an ADD would have. Claims and writes nothing for the node.
-pub(crate) async fn look<S: Store>(cluster: &Cluster) -> Result<()> {
+pub(crate) async fn check_add<S: Store>(cluster: &Cluster) -> Result<()> {
     let share = Share::read(&cluster.base.store)?;
     let (seen, at) = share.as_ref().map_or(((0, 0), 0), |share| (share.seen(), share.answered));
     let mut session = S::open(cluster, seen, at).await?;
@@ -33,9 +33,10 @@ async fn check<S: Store>(cluster: &Cluster, session: &mut S, share: &Share) -> R
     let records = session.records(&cluster.node).await?;
     let is_known = !share.registered || records.iter().any(|record| record.identity.instance == *ours);
     let listed = session.owned_by(&cluster.node).await?;
-    let has =
-        |owned: &&Owned| listed.iter().any(|listed| listed.instance == *ours && listed.first == owned.first);
-    let lacks = share.owned.iter().find(|owned| !has(owned));
+    let lacks = share
+        .owned
+        .iter()
+        .find(|owned| !listed.iter().any(|listed| listed.instance == *ours && listed.first == owned.first));
     // Another process of the node may have changed share and store meanwhile.
     let is_same = Share::read(&cluster.base.store)?.as_ref() == Some(share);
     let why = match lacks {

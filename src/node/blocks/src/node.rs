@@ -25,13 +25,13 @@ use crate::{BlocksError, Result};
 /// How often another node may claim a candidate first, before a task gives up.
 const TRIES: u32 = 30;
 
-/// When a process confirms the share.
+/// The occasions on which a process confirms the share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Only if a store without transactions has no valid confirmation, or the next one is due. Other stores need one
-    /// from each process.
+    /// A share in a store without transactions is confirmed if it has no valid confirmation, or the next one is due.
+    /// Other stores need one from each process.
     Due,
-    /// In any case.
+    /// The share is confirmed in any case.
     Always,
 }
 
@@ -102,7 +102,7 @@ impl<'c, S: Store> Node<'c, S> {
         (self.share.restored, self.share.before) = (None, None);
         let before = self.share.identity.clone();
         self.register(&records).await?;
-        self.share.others = records.others(&self.share.identity.instance, &self.share.others);
+        self.share.others = records.list_others(&self.share.identity.instance, &self.share.others);
         if self.share.identity != before {
             self.share.confirmed = asked;
         }
@@ -117,7 +117,7 @@ impl<'c, S: Store> Node<'c, S> {
 
     /// Fails if the store's record has an earlier turn than the share, in the same epoch. Then the store was restored.
     async fn check_turn(&mut self, records: &Records<S::Entry>) -> Result<()> {
-        let own = records.of(&self.share.identity.instance);
+        let own = records.find(&self.share.identity.instance);
         let is_behind = own.is_some_and(|own| own.identity.turn < self.share.identity.turn);
         if !is_behind || self.share.epoch != self.session.fence().epoch {
             return Ok(());
@@ -164,7 +164,7 @@ impl<'c, S: Store> Node<'c, S> {
     /// Fails with [`BlocksError::Contended`] if another process has changed the record, and if a lost address has a
     /// lease.
     pub(crate) async fn register(&mut self, records: &Records<S::Entry>) -> Result<()> {
-        let known = records.of(&self.share.identity.instance);
+        let known = records.find(&self.share.identity.instance);
         let is_known = known.is_some() || self.session.fence().suspect.is_some();
         if self.share.registered && !is_known {
             self.check_release(records).await?;
@@ -181,7 +181,7 @@ impl<'c, S: Store> Node<'c, S> {
             self.share.write(&self.dir)?;
         }
         let identity = records.confirmed(self.cluster, &self.share)?;
-        let known = records.of(&identity.instance);
+        let known = records.find(&identity.instance);
         let own = match known.filter(|own| own.identity == self.share.identity && !self.needs_turn()) {
             Some(own) => Some(own.clone()),
             None => self.session.put_record(records.open(), &identity).await?,
@@ -199,16 +199,15 @@ impl<'c, S: Store> Node<'c, S> {
 
     /// Returns whether this process must write the record before it claims or returns anything.
     fn needs_turn(&self) -> bool {
-        let is_due = || self.share.is_due(self.cluster, Asker::Agent);
         S::HAS_TRANSACTIONS
             || self.turn == Turn::Always
             || !self.share.is_valid().unwrap_or(false)
-            || is_due().unwrap_or(true)
+            || self.share.is_due(self.cluster, Asker::Agent).unwrap_or(true)
     }
 
     /// Returns this boot's record as it was confirmed. Writes compare it, so a later process that confirms it again
     /// voids those of this one. Fails before the confirmation.
-    pub(crate) fn own(&self) -> Result<Record<S::Entry>> {
+    pub(crate) fn confirmed_record(&self) -> Result<Record<S::Entry>> {
         self.own.clone().ok_or(BlocksError::Contended)
     }
 
@@ -340,7 +339,7 @@ impl<'c, S: Store> Node<'c, S> {
 
     /// Claims a candidate, and writes it to the share. Returns false if another node was faster.
     async fn claim(&mut self, found: Candidate<S::Entry>) -> Result<bool> {
-        let (own, owner) = (self.own()?, self.owner(None));
+        let (own, owner) = (self.confirmed_record()?, self.owner(None));
         if !self.session.claim(&own, &found.owned, &owner, found.left.as_ref()).await? {
             return Ok(false);
         }
@@ -378,7 +377,7 @@ impl<'c, S: Store> Node<'c, S> {
         }
         self.save()?;
         drop(store);
-        let own = self.own()?;
+        let own = self.confirmed_record()?;
         for owned in gone {
             self.session.give_back(&own, &owned).await?;
         }

@@ -15,37 +15,45 @@ use crate::{BlocksError, Result};
 /// A store that was lost looks like a new one. In a lost store the blocks of living pods look free, so the operator
 /// says which of the two it is.
 pub(crate) async fn init<S: Store>(cluster: &Cluster, setup: Option<Setup>) -> Result<()> {
-    let refused = |why: String| Err(BlocksError::Local(cnimble_cni::Error::config(why)));
     let again = format!("network {} is set up already", cluster.network);
     let mut session = S::connect(cluster).await?;
     let share = Share::read(&cluster.base.store)?;
     let setup = match setup {
-        _ if session.read_fence().await?.is_some() => return refused(again),
+        _ if session.read_fence().await?.is_some() => return Err(refusal(again)),
         Some(setup) => setup,
         None => {
-            return refused(format!(
+            return Err(refusal(format!(
                 "{} has nothing of network {}: give --new for a new cluster, or --recover if nodes have had \
                  addresses of it",
                 S::NAME,
                 cluster.network
-            ));
+            )));
         }
     };
     if setup == Setup::New {
         if !session.all_owners().await?.is_empty() {
             let why = format!("network {} is not new, because {} has blocks of it", cluster.network, S::NAME);
-            return refused(format!("{why}: give --recover"));
+            return Err(refusal(format!("{why}: give --recover")));
         }
         if let Some(what) = trace(cluster, share.as_ref())? {
-            return refused(format!(
+            return Err(refusal(format!(
                 "network {} is not new, because this node has {what} in {}: give --recover, or remove that \
                  directory on each node when no pod has an address of it",
                 cluster.network,
                 cluster.base.store.display()
-            ));
+            )));
         }
     }
-    if session.init(cluster, fence(cluster, share.as_ref(), setup)).await? { Ok(()) } else { refused(again) }
+    if session.init(cluster, fence(cluster, share.as_ref(), setup)).await? {
+        Ok(())
+    } else {
+        Err(refusal(again))
+    }
+}
+
+/// Returns the error of a network that can't be set up as the operator wants.
+fn refusal(why: String) -> BlocksError {
+    BlocksError::Local(cnimble_cni::Error::config(why))
 }
 
 /// Returns what proves on this node that the network was set up before, or `None`. An agent makes a share before the

@@ -40,7 +40,7 @@ impl<S: Store> Node<'_, S> {
                 self.share.confirmed = now;
             }
             if !told.is_empty() {
-                self.tell(&told).await?;
+                self.announce(&told).await?;
             }
         }
         self.share.enter(epoch);
@@ -80,7 +80,7 @@ impl<S: Store> Node<'_, S> {
         if self.share.epoch == epoch || repeated.is_some_and(|again| again.seen > seen) {
             return Ok(false);
         }
-        let (own, again) = (self.own()?, self.owner(Some(Again { epoch, seen })));
+        let (own, again) = (self.confirmed_record()?, self.owner(Some(Again { epoch, seen })));
         if self.session.claim(&own, owned, &again, known.as_ref()).await? {
             Ok(true)
         } else {

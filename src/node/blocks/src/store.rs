@@ -212,7 +212,7 @@ pub(crate) trait Store: Sized {
     }
 
     /// Checks that the store answers, and that the fence is unchanged but for a longer time `offline`.
-    async fn look(&mut self, cluster: &Cluster) -> Result<()> {
+    async fn check_fence(&mut self, cluster: &Cluster) -> Result<()> {
         let before = self.fence().clone();
         match self.read_fence().await? {
             None => Err(BlocksError::Lost(Self::NAME, cluster.network.clone())),

@@ -19,7 +19,7 @@ use crate::{BlocksError, Result, look, operator, watch};
 /// The time limit of a task.
 const DEADLINE: Duration = Duration::from_secs(12);
 
-/// What an operator says about the past of a network that the store doesn't have.
+/// An operator's statement about the past of a network that the store doesn't have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setup {
     /// No node has had an address of it.
@@ -57,15 +57,8 @@ impl Task {
     /// Returns the answer if the task needs nothing from the store, otherwise `None`. It needs no runtime and no
     /// connection.
     pub fn is_done(&self, cluster: &Cluster) -> Result<Option<String>> {
-        let has_more = |set: usize, count: usize| -> Result<bool> {
-            let share = Share::read(&cluster.base.store)?;
-            let Some(share) = share.filter(|share| share.is_valid().unwrap_or(false)) else {
-                return Ok(false);
-            };
-            Ok(share.free(cluster, set)? >= count)
-        };
         Ok(match self {
-            Task::More(set, count) if has_more(*set, *count)? => Some(String::new()),
+            Task::More(set, count) if has_more(cluster, *set, *count)? => Some(String::new()),
             Task::Tend(asked) => tended(cluster, asked)?.map(|tended| json!(tended).to_string()),
             _ => None,
         })
@@ -88,36 +81,46 @@ impl Task {
         if let Task::Watch(seen) = self {
             return watch::follow::<S>(cluster, *seen, DEADLINE, say).await.map(|()| String::new());
         }
-        let late = |_| Err(BlocksError::Away(S::NAME, "no time left".to_owned()));
-        tokio::time::timeout(DEADLINE, self.perform_once::<S>(cluster)).await.unwrap_or_else(late)
+        tokio::time::timeout(DEADLINE, self.perform_once::<S>(cluster))
+            .await
+            .unwrap_or_else(|_| Err(BlocksError::Away(S::NAME, "no time left".to_owned())))
     }
 
     async fn perform_once<S: Store>(&self, cluster: &Cluster) -> Result<String> {
-        let done = |()| String::new();
         match self {
-            Task::More(set, count) => Node::<S>::open(cluster).await?.more(*set, *count).await.map(done),
-            Task::Address(ip) => Node::<S>::open(cluster).await?.address(*ip).await.map(done),
-            Task::Confirm => Node::<S>::open_with(cluster, Turn::Always).await.map(|_| String::new()),
-            Task::Tidy => Node::<S>::open(cluster).await?.tidy().await.map(done),
+            Task::More(set, count) => Node::<S>::open(cluster).await?.more(*set, *count).await?,
+            Task::Address(ip) => Node::<S>::open(cluster).await?.address(*ip).await?,
+            Task::Confirm => drop(Node::<S>::open_with(cluster, Turn::Always).await?),
+            Task::Tidy => Node::<S>::open(cluster).await?.tidy().await?,
             Task::Tend(asked) => {
                 let tended = Node::<S>::open(cluster).await?.tend(asked).await?;
-                Ok(json!(tended).to_string())
+                return Ok(json!(tended).to_string());
             }
-            Task::Look => look::look::<S>(cluster).await.map(done),
-            Task::Watch(_) => Ok(String::new()),
-            Task::Init(setup) => operator::init::<S>(cluster, *setup).await.map(done),
+            Task::Look => look::check_add::<S>(cluster).await?,
+            Task::Watch(_) => {}
+            Task::Init(setup) => operator::init::<S>(cluster, *setup).await?,
             Task::Blocks => {
                 let all = operator::list::<S>(cluster).await?;
                 let rows = all.iter().map(|(first, is_single, owner)| {
                     let last = if *is_single { *first } else { cluster.last_of(*first) };
                     json!({"first": first, "last": last, "node": owner.node, "freeAt": owner.free})
                 });
-                Ok(Value::from_iter(rows).to_string())
+                return Ok(Value::from_iter(rows).to_string());
             }
             Task::Release(name) => {
                 let (count, until) = operator::release::<S>(cluster, name).await?;
-                Ok(json!({"released": count, "freeAt": until}).to_string())
+                return Ok(json!({"released": count, "freeAt": until}).to_string());
             }
         }
+        Ok(String::new())
     }
+}
+
+/// Returns whether the node's share is valid, and has so many free addresses in the range set.
+fn has_more(cluster: &Cluster, set: usize, count: usize) -> Result<bool> {
+    let share = Share::read(&cluster.base.store)?;
+    let Some(share) = share.filter(|share| share.is_valid().unwrap_or(false)) else {
+        return Ok(false);
+    };
+    Ok(share.free(cluster, set)? >= count)
 }

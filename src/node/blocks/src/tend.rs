@@ -32,12 +32,14 @@ fn news(cluster: &Cluster, share: &Share) -> Result<Option<Used>> {
         return Ok(None);
     }
     let used = Used { count: share::leases(cluster)?.len(), blocks: share.owned.len(), at: share::now()? };
-    let is_other = |known: &Used| (known.count, known.blocks) != (used.count, used.blocks);
-    let is_news = |known: &Used| is_other(known) && used.at >= known.at + REPORTS;
-    Ok(share.used.as_ref().is_none_or(is_news).then_some(used))
+    let is_news = share.used.as_ref().is_none_or(|known| {
+        let is_other = (known.count, known.blocks) != (used.count, used.blocks);
+        is_other && used.at >= known.at + REPORTS
+    });
+    Ok(is_news.then_some(used))
 }
 
-/// What the agent passes to [`Node::tend`].
+/// The facts that the agent passes to [`Node::tend`].
 #[derive(Debug, Default)]
 pub struct Asked {
     /// The node's addresses, if others have routes to it.
@@ -81,7 +83,7 @@ impl<S: Store> Node<'_, S> {
     /// have left the cluster.
     pub(crate) async fn tend(&mut self, asked: &Asked) -> Result<Tended> {
         if !asked.ips.is_empty() {
-            self.tell(&asked.ips).await?;
+            self.announce(&asked.ips).await?;
         }
         for n in 0..self.cluster.pools.usual {
             self.more(n, self.cluster.half()).await?;
@@ -89,7 +91,7 @@ impl<S: Store> Node<'_, S> {
         self.tidy().await?;
         self.return_vanished(&asked.listed).await?;
         if let Some(used) = news(self.cluster, &self.share)? {
-            let mut own = self.own()?;
+            let mut own = self.confirmed_record()?;
             self.session.report(&mut own, used.blocks, used.count).await?;
             self.own = Some(own);
             self.share.used = Some(used);
@@ -100,8 +102,8 @@ impl<S: Store> Node<'_, S> {
     }
 
     /// Publishes the addresses of this node, if this is its latest boot.
-    pub(crate) async fn tell(&mut self, ips: &[IpAddr]) -> Result<()> {
-        let mut own = self.own()?;
+    pub(crate) async fn announce(&mut self, ips: &[IpAddr]) -> Result<()> {
+        let mut own = self.confirmed_record()?;
         // Only the latest boot publishes its addresses.
         if !own.is_latest {
             return Ok(());

@@ -25,7 +25,7 @@ impl<S: Store> Node<'_, S> {
         let mut watched = Vec::new();
         for name in gone {
             let records = Records::read(&mut self.session, &name).await?;
-            let mut others = records.others(&self.share.identity.instance, &self.share.vanished);
+            let mut others = records.list_others(&self.share.identity.instance, &self.share.vanished);
             let owned = self.session.owned_by(&name).await?;
             records.expire(&mut self.session, &mut others, &owned).await?;
             watched.append(&mut others);

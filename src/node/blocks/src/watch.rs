@@ -55,15 +55,15 @@ struct State {
 
 impl State {
     /// Applies a change. Returns whether the state differs now.
-    fn take(&mut self, change: Change) -> bool {
+    fn apply(&mut self, change: Change) -> bool {
         let (owners, ip, owner) = match change {
-            Change::Host(name, ips) => return put(&mut self.hosts, name, ips),
+            Change::Host(name, ips) => return set_key(&mut self.hosts, name, ips),
             Change::Block(ip, owner) => (&mut self.blocks, ip, owner),
             Change::Single(ip, owner) => (&mut self.singles, ip, owner),
         };
         // The pods of a released node are gone.
         let owner = owner.filter(|owner| owner.free.is_none() && names::is_identifier(&owner.node));
-        put(owners, ip, owner.map(|owner| owner.node))
+        set_key(owners, ip, owner.map(|owner| owner.node))
     }
 
     /// Returns the state as a line of JSON.
@@ -85,7 +85,7 @@ impl State {
 }
 
 /// Sets or removes a key. Returns whether that changes its value.
-fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
+fn set_key<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
     if map.get(&key) == value.as_ref() {
         return false;
     }
@@ -105,12 +105,11 @@ pub(crate) async fn follow<S: Store>(
     patience: Duration,
     say: impl Fn(&str) -> io::Result<()>,
 ) -> Result<()> {
-    let away = |why: String| BlocksError::Away(S::NAME, why);
-    let sent = |outcome: io::Result<()>| outcome.map_err(|err| away(format!("the agent is gone: {err}")));
     let begun = tokio::time::timeout(patience, begin::<S>(cluster, seen)).await;
-    let (mut session, mut state, mut changes) = begun.map_err(|_| away("no time left".to_owned()))??;
+    let (mut session, mut state, mut changes) =
+        begun.map_err(|_| BlocksError::Away(S::NAME, "no time left".to_owned()))??;
     let epoch = session.fence().epoch;
-    sent(say(&state.line(cluster, epoch)?))?;
+    say(&state.line(cluster, epoch)?).map_err(|err| agent_error::<S>(&err))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     let mut pending = Pending { due: None, removes: false, missed: false };
     let mut told = state.revision;
@@ -118,7 +117,7 @@ pub(crate) async fn follow<S: Store>(
         tokio::select! {
             next = changes.next() => {
                 let (changes, revision) = next?;
-                changes.into_iter().for_each(|change| pending.take(&mut state, change));
+                changes.into_iter().for_each(|change| pending.apply(&mut state, change));
                 state.revision = state.revision.max(revision.unwrap_or(0));
             }
             () = tokio::time::sleep_until(pending.due.unwrap_or_else(Instant::now)), if pending.due.is_some() => {
@@ -127,7 +126,7 @@ pub(crate) async fn follow<S: Store>(
                     pending.due = Some(Instant::now() + AGAIN);
                     continue;
                 }
-                sent(say(&state.line(cluster, epoch)?))?;
+                say(&state.line(cluster, epoch)?).map_err(|err| agent_error::<S>(&err))?;
                 (pending.due, pending.removes) = (None, false);
                 told = state.revision;
             }
@@ -138,11 +137,16 @@ pub(crate) async fn follow<S: Store>(
                 // The agent must know the latest revision. Pending changes are reported by their own branch.
                 let is_news = told < state.revision && pending.due.is_none();
                 let line = if is_news { state.line(cluster, epoch)? } else { String::new() };
-                sent(say(&line))?;
+                say(&line).map_err(|err| agent_error::<S>(&err))?;
                 told = if is_news { state.revision } else { told };
             }
         }
     }
+}
+
+/// Returns the error of a line that the agent did not take.
+fn agent_error<S: Store>(err: &io::Error) -> BlocksError {
+    BlocksError::Away(S::NAME, format!("the agent is gone: {err}"))
 }
 
 /// Changes that are not yet reported to the agent.
@@ -157,9 +161,9 @@ struct Pending {
 
 impl Pending {
     /// Applies a change to the state, and sets the time of the report.
-    fn take(&mut self, state: &mut State, change: Change) {
+    fn apply(&mut self, state: &mut State, change: Change) {
         let removes = change.removes();
-        if state.take(change) {
+        if state.apply(change) {
             self.removes |= removes;
             self.due = self.due.or(Some(Instant::now() + SETTLE));
         }
@@ -168,7 +172,7 @@ impl Pending {
     /// Checks that the store is still the same. Returns false if it did not answer for the first time, and fails at the
     /// second. After a failure the agent reads everything again, and a server may be busy only for a moment.
     async fn check<S: Store>(&mut self, session: &mut S, cluster: &Cluster) -> Result<bool> {
-        match session.look(cluster).await {
+        match session.check_fence(cluster).await {
             Err(BlocksError::Away(..)) if !self.missed => self.missed = true,
             outcome => {
                 outcome?;
@@ -185,9 +189,9 @@ async fn begin<S: Store>(cluster: &Cluster, seen: (u64, i64)) -> Result<(S, Stat
     let (known, at) = share.map_or(((0, 0), 0), |share| (share.seen(), share.answered));
     let mut session = S::open(cluster, seen.max(known), at).await?;
     let mut state = State::default();
-    let changes = session.watch(|change| _ = state.take(change)).await?;
+    let changes = session.watch(|change| _ = state.apply(change)).await?;
     // A store that was emptied meanwhile has no nodes in these lists, so its fence is read again.
-    session.look(cluster).await?;
+    session.check_fence(cluster).await?;
     state.revision = session.revision();
     Ok((session, state, changes))
 }

@@ -45,7 +45,7 @@ pub struct Status {
     pub cni: Option<Cni>,
 }
 
-/// What a runtime reports about its networks. Runtimes report different parts of it.
+/// A runtime's report on its networks. Runtimes report different parts of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cni {
@@ -93,9 +93,9 @@ pub struct SandboxStatus {
     /// The pod's addresses. The list is empty on the node's network.
     pub ips: Vec<IpAddr>,
     pub host_network: bool,
-    /// It is `None` if the runtime does not report it.
+    /// The path of the network namespace, or `None` if the runtime does not report it.
     pub netns: Option<PathBuf>,
-    /// It is `None` if the runtime does not report it.
+    /// The process of the sandbox, or `None` if the runtime does not report it.
     pub pid: Option<u32>,
 }
 
@@ -144,12 +144,13 @@ pub(crate) fn id(method: &'static str, id: String) -> Result<String, CriError> {
 /// Reads a list of sandboxes, sorted by pod, the latest attempt first.
 pub(crate) fn sandboxes(answer: &wire::ListPodSandboxResponse) -> Result<Vec<Sandbox>, CriError> {
     let method = "ListPodSandbox";
-    let wrong = |why: String| CriError::Answer { method, why };
     if answer.items.len() > MAX_SANDBOXES {
-        return Err(wrong(format!("{} sandboxes are more than {MAX_SANDBOXES}", answer.items.len())));
+        let why = format!("{} sandboxes are more than {MAX_SANDBOXES}", answer.items.len());
+        return Err(CriError::Answer { method, why });
     }
     let parsed = answer.items.iter().map(|item| {
-        let item = wire::PodSandbox::decode(item.as_ref()).map_err(|err| wrong(err.to_string()))?;
+        let item = wire::PodSandbox::decode(item.as_ref())
+            .map_err(|err| CriError::Answer { method, why: err.to_string() })?;
         Sandbox::new(method, item.id, item.metadata, item.state, item.created_at)
     });
     let mut all = parsed.collect::<Result<Vec<_>, _>>()?;
@@ -202,23 +203,19 @@ pub(crate) fn status(answer: wire::StatusResponse) -> Status {
 /// Returns what containerd reports about its networks in a verbose Status: what go-cni has loaded without loopback, and
 /// parts of its own configuration. It returns `None` for a runtime that reports nothing readable.
 fn cni(info: &BTreeMap<String, String>) -> Option<Cni> {
-    let parse = |key: &str| serde_json::from_str::<Value>(info.get(key)?).ok();
-    let shown = parse("cniconfig")?;
-    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(clean);
-    let list =
-        |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-    let loaded = list(&shown, "Networks").into_iter().filter_map(|network| {
+    let shown = parse_info(info, "cniconfig")?;
+    let loaded = list_at(&shown, "Networks").iter().filter_map(|network| {
         let config = network.get("Config")?;
-        let plugins = list(config, "Plugins");
+        let plugins = list_at(config, "Plugins");
         let types = plugins.iter().filter_map(|plugin| plugin.pointer("/Network/type")?.as_str().map(clean));
         Some(Loaded {
-            name: text(config, "Name")?,
-            version: text(config, "CNIVersion").unwrap_or_default(),
+            name: text_at(config, "Name")?,
+            version: text_at(config, "CNIVersion").unwrap_or_default(),
             plugins: types.collect(),
-            ifname: text(&network, "IFName").unwrap_or_default(),
+            ifname: text_at(network, "IFName").unwrap_or_default(),
         })
     });
-    let template = parse("config").and_then(|config| {
+    let template = parse_info(info, "config").and_then(|config| {
         let template = config.pointer("/cni/confTemplate")?;
         path(template)
     });
@@ -229,9 +226,23 @@ fn cni(info: &BTreeMap<String, String>) -> Option<Cni> {
         .filter(|text| text != "OK");
     Some(Cni {
         conf_dir: shown.get("PluginConfDir").and_then(path),
-        plugin_dirs: list(&shown, "PluginDirs").iter().filter_map(path).collect(),
+        plugin_dirs: list_at(&shown, "PluginDirs").iter().filter_map(path).collect(),
         networks: loaded.filter(|network| network.plugins != ["loopback"]).collect(),
         load_error,
         conf_template: template,
     })
+}
+
+/// Parses one of the JSON documents in a verbose Status. Returns `None` if it is missing or no JSON.
+fn parse_info(info: &BTreeMap<String, String>, key: &str) -> Option<Value> {
+    serde_json::from_str(info.get(key)?).ok()
+}
+
+fn text_at(value: &Value, key: &str) -> Option<String> {
+    value.get(key).and_then(Value::as_str).map(clean)
+}
+
+/// Returns the list at a key, which is empty if there is none.
+fn list_at<'v>(value: &'v Value, key: &str) -> &'v [Value] {
+    value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

@@ -51,21 +51,21 @@ impl Client {
     /// Fails with [`CriError::NoSocket`] if there is no socket, and with [`CriError::NotCri`] if another program
     /// answers.
     pub async fn connect(socket: &Path) -> Result<Client, CriError> {
-        let failed = |why: String| CriError::Connect { socket: socket.to_owned(), why };
-        let path = std::path::absolute(socket).map_err(|err| failed(err.to_string()))?;
-        let path = path.to_str().ok_or_else(|| failed("its path is not UTF-8".to_owned()))?.to_owned();
+        let path = std::path::absolute(socket).map_err(|err| CriError::connect(socket, err.to_string()))?;
+        let path =
+            path.to_str().ok_or_else(|| CriError::connect(socket, "its path is not UTF-8".to_owned()))?;
+        let path = path.to_owned();
         // This connection is only for its error, which is the system's own.
         let reached = limited(socket, "connect", CONNECT, tokio::net::UnixStream::connect(&path)).await?;
         reached.map_err(|err| match err.kind() {
             std::io::ErrorKind::NotFound => CriError::NoSocket { tried: vec![socket.to_owned()] },
-            _ => failed(clean(&err.to_string())),
+            _ => CriError::connect(socket, clean(&err.to_string())),
         })?;
-        let endpoint =
-            Endpoint::from_shared(format!("unix://{path}")).map_err(|err| failed(innermost(&err)))?;
+        let endpoint = Endpoint::from_shared(format!("unix://{path}"))
+            .map_err(|err| CriError::connect(socket, innermost(&err)))?;
         let endpoint = endpoint.connect_timeout(CONNECT).http2_max_header_list_size(MAX_HEADERS);
         let channel = limited(socket, "connect", CONNECT, endpoint.connect()).await?;
-        let strange = |why| CriError::NotCri { socket: socket.to_owned(), why };
-        let channel = channel.map_err(|err| strange(innermost(&err)))?;
+        let channel = channel.map_err(|err| CriError::not_cri(socket, innermost(&err)))?;
         let grpc = Grpc::new(channel).max_decoding_message_size(MAX_ANSWER);
         let mut client = Client { socket: socket.to_owned(), grpc, version: Version::default() };
         client.version = client.ask_version().await?;
@@ -84,17 +84,17 @@ impl Client {
 
     /// Asks for the version. A runtime without a name is refused.
     async fn ask_version(&mut self) -> Result<Version, CriError> {
-        let strange = |why: String| CriError::NotCri { socket: self.socket.clone(), why };
         let answer = self.call(method!("Version"), wire::VersionRequest {}, QUERY).await;
         let answer: wire::VersionResponse = answer.map_err(|err| match err {
-            CriError::Unimplemented { .. } => strange(
+            CriError::Unimplemented { .. } => CriError::not_cri(
+                &self.socket,
                 "it speaks gRPC, but has no runtime.v1.RuntimeService (is CRI switched off there, or the runtime old?)"
                     .to_owned(),
             ),
             err => err,
         })?;
         if answer.runtime_name.is_empty() {
-            Err(strange("it doesn't tell its name".to_owned()))
+            Err(CriError::not_cri(&self.socket, "it doesn't tell its name".to_owned()))
         } else {
             Ok(Version {
                 name: clean(&answer.runtime_name),
@@ -216,8 +216,8 @@ async fn limited<T>(
     limit: Duration,
     work: impl Future<Output = T>,
 ) -> Result<T, CriError> {
-    let late = |_| CriError::Late { socket: socket.to_owned(), method, limit };
-    tokio::time::timeout(limit, work).await.map_err(late)
+    let outcome = tokio::time::timeout(limit, work).await;
+    outcome.map_err(|_| CriError::Late { socket: socket.to_owned(), method, limit })
 }
 
 /// Connects and runs `work` for a caller without an async runtime. This blocks. It uses a new thread, because the
@@ -227,12 +227,13 @@ where
     T: Send,
     F: Future<Output = Result<T, CriError>>,
 {
-    let failed = |why: String| CriError::Connect { socket: socket.to_owned(), why };
-    let task = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|err| failed(err.to_string()))?;
-        runtime.block_on(async { work(Client::connect(socket).await?).await })
-    };
-    let outcome = std::thread::scope(|scope| scope.spawn(task).join());
-    outcome.unwrap_or_else(|_| Err(failed("the thread that asks it has died".to_owned())))
+    let outcome = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|err| CriError::connect(socket, err.to_string()))?;
+            runtime.block_on(async { work(Client::connect(socket).await?).await })
+        });
+        thread.join()
+    });
+    outcome.unwrap_or_else(|_| Err(CriError::connect(socket, "the thread that asks it has died".to_owned())))
 }

@@ -25,14 +25,6 @@ pub struct PodConfig {
 
 impl From<PodConfig> for wire::PodSandboxConfig {
     fn from(of: PodConfig) -> Self {
-        let port = |port: PortMapping| wire::PortMapping {
-            // The numbers are CRI's.
-            protocol: port.protocol as i32,
-            container_port: port.container_port.into(),
-            host_port: port.host_port.into(),
-            // Empty stands for every address.
-            host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
-        };
         let namespaces = wire::NamespaceOption {
             network: if of.host_network { wire::NODE } else { wire::POD },
             // Each container has processes of its own, as under a kubelet.
@@ -52,7 +44,7 @@ impl From<PodConfig> for wire::PodSandboxConfig {
             hostname: of.hostname,
             log_directory: of.log_directory,
             dns_config: (dns != wire::DnsConfig::default()).then_some(dns),
-            port_mappings: of.ports.into_iter().map(port).collect(),
+            port_mappings: of.ports.iter().map(convert_port).collect(),
             labels: of.labels,
             annotations: of.annotations,
             linux: Some(wire::LinuxPodSandboxConfig {
@@ -63,5 +55,16 @@ impl From<PodConfig> for wire::PodSandboxConfig {
                 ..wire::LinuxPodSandboxConfig::default()
             }),
         }
+    }
+}
+
+fn convert_port(port: &PortMapping) -> wire::PortMapping {
+    wire::PortMapping {
+        // The numbers are CRI's.
+        protocol: port.protocol as i32,
+        container_port: port.container_port.into(),
+        host_port: port.host_port.into(),
+        // Empty stands for every address.
+        host_ip: port.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
     }
 }

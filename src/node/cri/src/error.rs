@@ -35,6 +35,16 @@ fn list(tried: &[PathBuf]) -> String {
 }
 
 impl CriError {
+    /// Returns the error of a socket that can't be connected to.
+    pub(crate) fn connect(socket: &Path, why: String) -> Self {
+        CriError::Connect { socket: socket.to_owned(), why }
+    }
+
+    /// Returns the error of a program that answers, but is no CRI runtime.
+    pub(crate) fn not_cri(socket: &Path, why: String) -> Self {
+        CriError::NotCri { socket: socket.to_owned(), why }
+    }
+
     /// Converts a status of gRPC.
     pub(crate) fn of(socket: &Path, method: &'static str, status: &Status) -> Self {
         let why = clean(status.message());

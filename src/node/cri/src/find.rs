@@ -47,8 +47,8 @@ pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
 
 /// Returns the first of the usual sockets below `root` that exists.
 fn usual(root: &Path) -> Option<PathBuf> {
-    let is_socket = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    USUAL.into_iter().map(|path| root.join(path.trim_start_matches('/'))).find(is_socket)
+    let mut paths = USUAL.into_iter().map(|path| root.join(path.trim_start_matches('/')));
+    paths.find(|path| std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket()))
 }
 
 /// Returns the path in `unix:///run/x.sock`, `unix:/run/x.sock` or the path itself. `origin` says in errors where the

@@ -72,13 +72,12 @@ impl Entry {
     /// Returns the path of the namespace. Where the entry has none, the first `sandbox` of the result's interfaces
     /// counts. It returns `None` if neither has it.
     pub fn namespace(&self) -> Option<&str> {
-        let interfaces = || json::get(self.result.as_ref()?, "interfaces")?.as_array();
-        let mut paths =
-            interfaces().into_iter().flatten().filter_map(|of| json::get(of, "sandbox")?.as_str());
-        match self.netns.as_str() {
-            "" => paths.find(|path| !path.is_empty()),
-            path => Some(path),
+        if !self.netns.is_empty() {
+            return Some(&self.netns);
         }
+        let interfaces = json::get(self.result.as_ref()?, "interfaces")?.as_array()?;
+        let mut paths = interfaces.iter().filter_map(|of| json::get(of, "sandbox")?.as_str());
+        paths.find(|path| !path.is_empty())
     }
 
     /// Parses the result of ADD, of any version. It returns `None` if the entry has none.
@@ -86,8 +85,8 @@ impl Entry {
     /// # Errors
     /// Fails with code 1 for an unknown version, and with code 7 if a value has the wrong form.
     pub fn cni_result(&self) -> Result<Option<CniResult>, SpecError> {
-        let read = |result| CniResult::from_value(result, Version::V0_2_0, "result");
-        self.result.as_ref().map(read).transpose()
+        let result = self.result.as_ref();
+        result.map(|result| CniResult::from_value(result, Version::V0_2_0, "result")).transpose()
     }
 
     /// Returns the bytes of the file.
@@ -157,8 +156,8 @@ pub(super) fn decode_v1(bytes: &[u8]) -> Result<Entry, String> {
 /// checked when they are used.
 fn legacy(bytes: &[u8], key: Key<'_>) -> Option<Entry> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
-    let has = |name| json::get(&value, name).is_some();
-    if has("kind") || !["ips", "interfaces", "ip4", "ip6"].into_iter().any(has) {
+    let has_kind = json::get(&value, "kind").is_some();
+    if has_kind || !["ips", "interfaces", "ip4", "ip6"].iter().any(|key| json::get(&value, key).is_some()) {
         return None;
     }
     Some(Entry {

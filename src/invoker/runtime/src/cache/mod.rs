@@ -11,6 +11,7 @@
 
 mod entry;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -135,8 +136,7 @@ impl Cache {
     pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
         let part = format!("-{container_id}-");
         // The hyphens make the text longer, so that fewer other names contain it.
-        let named = |name: &[u8]| name.windows(part.len()).any(|of| of == part.as_bytes());
-        let mut entries = self.list_where(named)?;
+        let mut entries = self.list_where(|name| name.windows(part.len()).any(|of| of == part.as_bytes()))?;
         entries.retain(|entry| entry.container_id == container_id);
         Ok(entries)
     }
@@ -213,15 +213,11 @@ impl Cache {
 
     /// Returns the paths in `dir` whose names are `wanted`, sorted. A missing directory has none.
     fn paths(&self, dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<PathBuf>, CacheError> {
-        let failed = |source| CacheError { doing: "listing", path: dir.to_owned(), source };
-        let Some(entries) = fs::read_dir(dir).if_present().map_err(failed)? else { return Ok(Vec::new()) };
-        let mut names = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(failed)?.file_name();
-            if wanted(name.as_encoded_bytes()) {
-                names.push(name);
-            }
-        }
+        let mut names = list_names(dir, wanted).map_err(|source| CacheError {
+            doing: "listing",
+            path: dir.to_owned(),
+            source,
+        })?;
         names.sort();
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
@@ -283,6 +279,19 @@ impl Cache {
         fs::rename(&path, &aside).map_err(CacheError::at("setting aside", path))?;
         Ok(aside)
     }
+}
+
+/// Returns the `wanted` names in `dir`, in the order of the directory. A missing directory has none.
+fn list_names(dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> io::Result<Vec<OsString>> {
+    let Some(entries) = fs::read_dir(dir).if_present()? else { return Ok(Vec::new()) };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        if wanted(name.as_encoded_bytes()) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 #[cfg(feature = "fuzzing")]

@@ -1,7 +1,7 @@
 //! Errors of files in the configuration directory.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cnimble_cni as cni;
 
@@ -27,11 +27,18 @@ pub enum ConfError {
     #[non_exhaustive]
     Invalid { path: PathBuf, reason: cni::Error },
     /// No usable file has this network.
-    #[error("no network \"{name}\" in {}; there is {}{}", dir.display(), others(known), skipped(bad))]
+    #[error("no network \"{name}\" in {}; there is {}{}", dir.display(), list_others(known), skipped(bad))]
     NoNetwork { dir: PathBuf, name: String, known: Vec<String>, bad: Vec<ConfError> },
 }
 
-fn others(known: &[String]) -> String {
+impl ConfError {
+    /// Returns the error of a file that is JSON, but no network.
+    pub(crate) fn invalid(path: &Path, reason: cni::Error) -> Self {
+        ConfError::Invalid { path: path.to_owned(), reason }
+    }
+}
+
+fn list_others(known: &[String]) -> String {
     if known.is_empty() { "none at all".to_owned() } else { known.join(", ") }
 }
 

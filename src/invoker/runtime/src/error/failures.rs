@@ -56,6 +56,27 @@ impl Failures {
         Some(Failures { first: failures.pop()?, others, note: None })
     }
 
+    /// Converts the failures into one error of the specification, by the rules of [`Error::to_spec`].
+    ///
+    /// [`Error::to_spec`]: super::Error::to_spec
+    pub(super) fn to_spec(&self) -> cni::Error {
+        let first = &self.first;
+        let mut error = match &first.cause {
+            PluginError::Refused { error, .. } => error.clone().context(format_args!(
+                "{} of plugin {} in network {}",
+                first.verb, first.plugin, first.network
+            )),
+            _ => cni::Error::new(first.cause.code(), first.to_string()),
+        };
+        for other in &self.others {
+            error = error.details(format!("then {other}"));
+        }
+        match &self.note {
+            Some(note) => error.details(note),
+            None => error,
+        }
+    }
+
     /// Returns all failures, the first one in front.
     pub fn iter(&self) -> impl Iterator<Item = &Failure> {
         std::iter::once(&self.first).chain(&self.others)

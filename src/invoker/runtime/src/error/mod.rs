@@ -97,34 +97,18 @@ impl Error {
     /// Converts the error into one of the specification. The code and text of the first plugin that failed are kept.
     /// Later failures are in the details.
     pub fn to_spec(&self) -> cni::Error {
-        let own = |code| cni::Error::new(code, self.to_string());
-        match self {
-            Error::Parameter(error) => error.clone(),
-            Error::Node(error) => error.clone().context("can't tell what lives"),
-            Error::Plugins(failures) => {
-                let first = &failures.first;
-                let mut error = match &first.cause {
-                    PluginError::Refused { error, .. } => error.clone().context(format_args!(
-                        "{} of plugin {} in network {}",
-                        first.verb, first.plugin, first.network
-                    )),
-                    _ => cni::Error::new(first.cause.code(), first.to_string()),
-                };
-                for other in &failures.others {
-                    error = error.details(format!("then {other}"));
-                }
-                match &failures.note {
-                    Some(note) => error.details(note),
-                    None => error,
-                }
-            }
-            Error::Conf(ConfError::Invalid { reason, .. }) => own(reason.code),
-            Error::Conf(ConfError::Syntax { .. }) => own(Code::DECODE),
-            Error::Conf(ConfError::NoNetwork { .. }) => own(Code::INVALID_CONFIG),
-            Error::Locked(LockError::Busy { .. }) => own(Code::TRY_AGAIN_LATER),
-            Error::Conf(_) | Error::Cache { .. } | Error::Locked(_) => own(Code::IO),
-            Error::Unsupported { .. } => own(Code::INCOMPATIBLE_VERSION),
-            Error::NoResult { .. } => own(Code::CHECK_FAILED),
-        }
+        let code = match self {
+            Error::Parameter(error) => return error.clone(),
+            Error::Node(error) => return error.clone().context("can't tell what lives"),
+            Error::Plugins(failures) => return failures.to_spec(),
+            Error::Conf(ConfError::Invalid { reason, .. }) => reason.code,
+            Error::Conf(ConfError::Syntax { .. }) => Code::DECODE,
+            Error::Conf(ConfError::NoNetwork { .. }) => Code::INVALID_CONFIG,
+            Error::Locked(LockError::Busy { .. }) => Code::TRY_AGAIN_LATER,
+            Error::Conf(_) | Error::Cache { .. } | Error::Locked(_) => Code::IO,
+            Error::Unsupported { .. } => Code::INCOMPATIBLE_VERSION,
+            Error::NoResult { .. } => Code::CHECK_FAILED,
+        };
+        cni::Error::new(code, self.to_string())
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of one execution of one plugin.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -59,6 +59,11 @@ pub enum PluginError {
 }
 
 impl PluginError {
+    /// Returns the error of a file that the kernel won't execute.
+    pub(crate) fn start(file: &Path, source: io::Error) -> Self {
+        PluginError::Start { path: file.to_owned(), source }
+    }
+
     /// Returns the code of the plugin's own error if it printed one. Otherwise it is the nearest code of the
     /// specification.
     pub fn code(&self) -> Code {

@@ -166,7 +166,7 @@ impl Exec {
         let begun = Instant::now();
         let outcome = self.run_unobserved(file, parameters, stdin).await;
         if let Some(observer) = &self.observer {
-            observer.tell(&Execution {
+            observer.report(&Execution {
                 file,
                 verb: parameters.verb,
                 container_id: parameters.container_id,
@@ -183,30 +183,29 @@ impl Exec {
         parameters: &Parameters<'_>,
         stdin: &[u8],
     ) -> Result<Vec<u8>, PluginError> {
-        let path = || file.to_owned();
-        let failed = |source| PluginError::Start { path: path(), source };
         let (time, limit) = self.time().unzip();
         let limit = limit.unwrap_or_default();
         if time.is_some_and(|time| time.is_zero()) {
-            return Err(PluginError::TimeLimit { path: path(), limit, stderr: String::new() });
+            return Err(PluginError::TimeLimit { path: file.to_owned(), limit, stderr: String::new() });
         }
         log::debug!("{} of {}", parameters.verb, file.display());
-        let invocation = Invocation { file, env: parameters.environment().map_err(failed)?, stdin };
+        let env = parameters.environment().map_err(|source| PluginError::start(file, source))?;
+        let invocation = Invocation { file, env, stdin };
         let Output { status, stdout, stderr } = match &self.executor {
             None => self.run_file(&invocation, time, limit).await?,
             Some(executor) => self
                 .within(time, executor.execute(invocation))
                 .await
                 .ok_or_else(|| self.stopped(file, limit, String::new()))?
-                .map_err(failed)?,
+                .map_err(|source| PluginError::start(file, source))?,
         };
         if status.success() {
             return Ok(stdout);
         }
-        let stderr = text(&stderr);
+        let (path, stderr) = (file.to_owned(), text(&stderr));
         match cni::Error::from_json(&stdout) {
-            Some(error) => Err(PluginError::Refused { path: path(), error, stderr }),
-            None => Err(PluginError::NoError { path: path(), status, output: first_line(&stdout), stderr }),
+            Some(error) => Err(PluginError::Refused { path, error, stderr }),
+            None => Err(PluginError::NoError { path, status, output: first_line(&stdout), stderr }),
         }
     }
 
@@ -217,26 +216,26 @@ impl Exec {
         time: Option<Duration>,
         limit: Duration,
     ) -> Result<Output, PluginError> {
+        let file = invocation.file;
         let mut running = Running(self.spawn(invocation).await?);
         let mut output = Vec::new();
         let mut noise = Vec::new();
         let work = converse(&mut running.0, invocation.stdin, &mut output, &mut noise);
         let end = self.within(time, work).await;
-        let stderr = || text(&noise);
-        let path = || invocation.file.to_owned();
         let status = match end {
             Some(Ok(End::Exit(status))) => status,
             Some(Ok(End::TooLong)) => {
                 running.kill().await;
-                return Err(PluginError::TooLong { path: path(), limit: MAX_OUTPUT, stderr: stderr() });
+                let (path, stderr) = (file.to_owned(), text(&noise));
+                return Err(PluginError::TooLong { path, limit: MAX_OUTPUT, stderr });
             }
             Some(Err((doing, source))) => {
                 running.kill().await;
-                return Err(PluginError::Io { path: path(), doing, source });
+                return Err(PluginError::Io { path: file.to_owned(), doing, source });
             }
             None => {
                 running.stop().await;
-                return Err(self.stopped(invocation.file, limit, stderr()));
+                return Err(self.stopped(file, limit, text(&noise)));
             }
         };
         Ok(Output { status, stdout: output, stderr: noise })
@@ -282,7 +281,6 @@ impl Exec {
 
     /// Starts the plugin. Retries while the file is open for writing (ETXTBSY), up to [`BUSY`].
     async fn spawn(&self, invocation: &Invocation<'_>) -> Result<Child, PluginError> {
-        let failed = |source| PluginError::Start { path: invocation.file.to_owned(), source };
         let mut command = Command::new(invocation.file);
         command
             .envs(invocation.env.iter().map(|(key, value)| (key, value)))
@@ -303,7 +301,7 @@ impl Exec {
                     waited += pause;
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
-                outcome => return outcome.map_err(failed),
+                outcome => return outcome.map_err(|source| PluginError::start(invocation.file, source)),
             }
         }
     }

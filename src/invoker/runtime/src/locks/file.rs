@@ -132,20 +132,32 @@ impl<'a> Waiting<'a> {
     /// Fails with [`LockError::Busy`] once the wait is over.
     pub(super) async fn pause(&mut self, path: &Path) -> Result<(), LockError> {
         let Wait { what, limit, end } = self.wait;
-        let holders = || std::fs::metadata(path).map(|meta| holders::of(&meta)).unwrap_or_default();
         if Instant::now() >= end {
             let (what, path) = (what.to_owned(), path.to_owned());
-            return Err(LockError::Busy { holders: holders(), what, path, seconds: limit.as_secs() });
+            return Err(LockError::Busy {
+                holders: describe_holders(&path),
+                what,
+                path,
+                seconds: limit.as_secs(),
+            });
         }
         if !self.told && self.lasted() >= TELL {
             self.told = true;
             let left = end.saturating_duration_since(Instant::now()).as_secs();
-            log::warn!("waiting for {what}, which {} has locked; for {left} s more at most", holders());
+            log::warn!(
+                "waiting for {what}, which {} has locked; for {left} s more at most",
+                describe_holders(path)
+            );
         }
         sleep(self.pause).await;
         self.pause = (self.pause * 2).min(PAUSE.1);
         Ok(())
     }
+}
+
+/// Returns the text about the processes that hold the lock file. It is empty if the file is gone.
+fn describe_holders(path: &Path) -> String {
+    std::fs::metadata(path).map(|meta| holders::list_holders(&meta)).unwrap_or_default()
 }
 
 /// Opens the lock file, or makes it. Other users get no access, because whoever can open a file can lock it.
@@ -162,9 +174,8 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Returns whether the locked file is still the one at `path`. Its last holder may have removed it.
 fn same(file: &File, path: &Path) -> bool {
-    let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
     match (file.metadata(), std::fs::metadata(path)) {
-        (Ok(ours), Ok(there)) => identity(ours) == identity(there),
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
         _ => false,
     }
 }
@@ -174,34 +185,36 @@ fn same(file: &File, path: &Path) -> bool {
 /// # Errors
 /// Fails if it can't be made, is a link, or belongs to another user.
 pub fn private_dir(dir: &Path) -> Result<(), LockError> {
-    let failed = LockError::file("making", dir);
-    let open = || {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(dir)
-    };
-    let secured = || -> io::Result<()> {
-        let handle = match open() {
-            Err(err) if err.kind() == io::ErrorKind::NotFound => {
-                if let Some(parent) = dir.parent() {
-                    DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
-                }
-                match DirBuilder::new().mode(0o700).create(dir) {
-                    Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
-                    _ => open()?,
-                }
+    make_private_dir(dir).map_err(LockError::file("making", dir))
+}
+
+fn make_private_dir(dir: &Path) -> io::Result<()> {
+    let handle = match open_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            if let Some(parent) = dir.parent() {
+                DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
             }
-            opened => opened?,
-        };
-        let meta = handle.metadata()?;
-        if meta.uid() != nix::unistd::geteuid().as_raw() {
-            return Err(io::Error::other(format!("it belongs to user {}", meta.uid())));
+            match DirBuilder::new().mode(0o700).create(dir) {
+                Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
+                _ => open_dir(dir)?,
+            }
         }
-        if meta.mode() & 0o077 != 0 {
-            handle.set_permissions(Permissions::from_mode(0o700))?;
-        }
-        Ok(())
+        opened => opened?,
     };
-    secured().map_err(failed)
+    let meta = handle.metadata()?;
+    if meta.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::other(format!("it belongs to user {}", meta.uid())));
+    }
+    if meta.mode() & 0o077 != 0 {
+        handle.set_permissions(Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Opens a directory. It fails for a link to one.
+fn open_dir(dir: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(dir)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 const COMMAND_LIMIT: usize = 120;
 
 /// Returns the text about the processes that hold a flock(2) lock on this file. Several share a shared lock.
-pub(super) fn of(file: &Metadata) -> String {
+pub(super) fn list_holders(file: &Metadata) -> String {
     // The list is read in pieces larger than a page, the unit of the kernel. Between two reads it counts the lines
     // anew, and skips one if an earlier lock is gone.
     let lines = File::open("/proc/locks").map(|list| BufReader::new(list).lines());

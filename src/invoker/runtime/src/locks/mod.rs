@@ -86,7 +86,7 @@ impl Locks {
     /// # Errors
     /// Fails if a clean-up of the network did not end in time, or if the files can't be used for another reason.
     pub async fn shared(&self, network: &str) -> Result<Held, LockError> {
-        match self.both(network, Kind::Shared).await {
+        match self.take_both(network, Kind::Shared).await {
             Err(LockError::File { doing, path, source }) if is_unmakable(&source) => {
                 log::warn!("{doing} {}: {source}; going on without a lock", path.display());
                 Ok(Held(Vec::new()))
@@ -100,7 +100,7 @@ impl Locks {
     /// # Errors
     /// Fails if other work on the network did not end in time, or if the files can't be used.
     pub async fn alone(&self, network: &str) -> Result<Held, LockError> {
-        self.both(network, Kind::Alone).await
+        self.take_both(network, Kind::Alone).await
     }
 
     /// Takes the exclusive lock on all networks of the node, for cleaning up objects of an unknown network.
@@ -124,7 +124,7 @@ impl Locks {
     }
 
     /// Takes the lock of the node, always shared, and then that of the network.
-    async fn both(&self, network: &str, kind: Kind) -> Result<Held, LockError> {
+    async fn take_both(&self, network: &str, kind: Kind) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;
         let node = self.take("node", "this node's networks", Kind::Shared, end).await?;
@@ -138,7 +138,7 @@ impl Locks {
         let turn = self.dir.join(format!("turn-{name}"));
         let wait = Wait { what, limit: self.limit, end };
         loop {
-            match turn::take(&self.dir.join(name), &turn, kind, wait).await {
+            match turn::take_lock(&self.dir.join(name), &turn, kind, wait).await {
                 // A concurrent `clear` has removed the directory.
                 Err(LockError::File { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound && Instant::now() < end =>
@@ -160,11 +160,14 @@ fn is_unmakable(err: &std::io::Error) -> bool {
 
 /// Returns the name for use in a file's name. A long name, or one with other characters, becomes a hash.
 fn file_name(network: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if !network.is_empty() && network.len() <= NAME_LIMIT && network.bytes().all(plain) {
+    if !network.is_empty() && network.len() <= NAME_LIMIT && network.bytes().all(is_plain) {
         return network.to_owned();
     }
     format!("#{}", sha512_hex(network, 32))
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
 }
 
 #[cfg(test)]

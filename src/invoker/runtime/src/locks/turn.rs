@@ -14,7 +14,7 @@ const SLICE: Duration = Duration::from_secs(2);
 
 /// Takes the lock on `path` through the turnstile in the file `turn`. Fails with [`LockError::Busy`] at the end of
 /// `wait`.
-pub(super) async fn take(
+pub(super) async fn take_lock(
     path: &Path,
     turn: &Path,
     kind: Kind,
@@ -65,14 +65,14 @@ mod tests {
         // Each lets go and takes again without a pause, so that one is inside at every moment.
         let work = || async {
             while !done.get() {
-                let lock = take(&path, &turn, Kind::Shared, Wait::new("it", LONG)).await;
+                let lock = take_lock(&path, &turn, Kind::Shared, Wait::new("it", LONG)).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 drop(lock.unwrap());
             }
         };
         let cleaning = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            drop(take(&path, &turn, Kind::Alone, Wait::new("it", LONG)).await.unwrap());
+            drop(take_lock(&path, &turn, Kind::Alone, Wait::new("it", LONG)).await.unwrap());
             done.set(true);
         };
         tokio::join!(work(), work(), work(), cleaning);

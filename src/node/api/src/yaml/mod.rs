@@ -34,10 +34,10 @@ pub enum Content {
 /// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// It is no YAML, or has no form in JSON.
+    /// The text is no YAML, or has no form in JSON.
     #[error("{0}")]
     Syntax(String),
-    /// It exceeds a limit.
+    /// The text exceeds a limit.
     #[error("{0}")]
     TooComplex(String),
 }
@@ -66,6 +66,18 @@ impl From<usize> for Step {
 pub struct Fault {
     pub position: (usize, usize),
     pub problem: Problem,
+}
+
+impl Fault {
+    /// Returns the fault of a text that is no YAML, or has no form in JSON.
+    fn syntax(position: (usize, usize), text: String) -> Self {
+        Fault { position, problem: Problem::Syntax(text) }
+    }
+
+    /// Returns the fault of a text that exceeds a limit.
+    fn too_complex(position: (usize, usize), text: String) -> Self {
+        Fault { position, problem: Problem::TooComplex(text) }
+    }
 }
 
 impl Node {
@@ -138,7 +150,7 @@ impl Size {
 pub fn documents(text: &str) -> (Vec<Node>, Option<Fault>) {
     let mut loader = Loader::default();
     for event in Parser::new_from_str(text) {
-        let step = event.map_err(|err| syntax(&err)).and_then(|(event, span)| loader.take(event, span));
+        let step = event.map_err(|err| syntax(&err)).and_then(|(event, span)| loader.take_event(event, span));
         if let Err(fault) = step {
             return (loader.documents, Some(fault));
         }
@@ -158,7 +170,7 @@ pub fn document(bytes: &[u8]) -> Result<Value, String> {
 
 fn syntax(err: &ScanError) -> Fault {
     let marker = err.marker();
-    Fault { position: (marker.line(), marker.col() + 1), problem: Problem::Syntax(err.info().to_owned()) }
+    Fault::syntax((marker.line(), marker.col() + 1), err.info().to_owned())
 }
 
 /// Builds the trees from events.
@@ -192,16 +204,15 @@ struct Key {
 
 impl Loader {
     /// Takes the next event.
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
+    fn take_event(&mut self, event: Event<'_>, span: Span) -> Result<(), Fault> {
         let position = (span.start.line(), span.start.col() + 1);
-        let fault = |problem| Fault { position, problem };
-        let too_complex = |text: &str| fault(Problem::TooComplex(text.to_owned()));
-        let open = |kind, anchor| Open { position, anchor, kind };
         match event {
-            Event::SequenceStart(anchor, _) => self.open.push(open(OpenKind::List(Vec::new()), anchor)),
+            Event::SequenceStart(anchor, _) => {
+                self.open.push(Open { position, anchor, kind: OpenKind::List(Vec::new()) });
+            }
             Event::MappingStart(anchor, _) => {
                 let kind = OpenKind::Map { entries: BTreeMap::new(), key: None, merged: Vec::new() };
-                self.open.push(open(kind, anchor));
+                self.open.push(Open { position, anchor, kind });
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(done) = self.open.pop() else { return Ok(()) };
@@ -215,42 +226,40 @@ impl Loader {
                 {
                     let merge = !string && text == "<<";
                     if entries.contains_key(text.as_ref()) && !merge {
-                        return Err(fault(Problem::Syntax(format!(
-                            "duplicate key \"{}\"",
-                            text.escape_debug()
-                        ))));
+                        let why = format!("duplicate key \"{}\"", text.escape_debug());
+                        return Err(Fault::syntax(position, why));
                     }
                     *key = Some(Key { text: text.into_owned(), merge });
                     return Ok(());
                 }
                 let value = if string { Some(Value::from(text.as_ref())) } else { scalar::plain(&text) };
                 let value = value.ok_or_else(|| {
-                    fault(Problem::Syntax(format!("\"{}\" has no JSON form", text.escape_debug())))
+                    Fault::syntax(position, format!("\"{}\" has no JSON form", text.escape_debug()))
                 })?;
-                return self.put(Node { position, content: Content::Scalar(value) }, anchor);
+                return self.put_node(Node { position, content: Content::Scalar(value) }, anchor);
             }
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor) else {
-                    return Err(fault(Problem::Syntax("an alias of a value that contains it".to_owned())));
+                    return Err(Fault::syntax(position, "an alias of a value that contains it".to_owned()));
                 };
                 let Size { values, bytes, depth } = node.size();
                 self.values += values;
                 self.alias_bytes += bytes;
                 if self.values > MAX_VALUES || self.alias_bytes > MAX_ALIAS_BYTES {
-                    return Err(too_complex("its aliases make it too large"));
+                    return Err(Fault::too_complex(position, "its aliases make it too large".to_owned()));
                 }
                 // The alias may hold lists itself, which come on top of those that are open.
                 if self.open.len() + depth > MAX_DEPTH {
-                    return Err(too_complex("its aliases nest it too deeply"));
+                    return Err(Fault::too_complex(position, "its aliases nest it too deeply".to_owned()));
                 }
                 let node = node.clone();
-                return self.put(node, 0);
+                return self.put_node(node, 0);
             }
             Event::DocumentStart(_) => self.anchors.clear(),
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
         }
         if self.open.len() > MAX_DEPTH {
-            return Err(too_complex("it is nested too deeply"));
+            return Err(Fault::too_complex(position, "it is nested too deeply".to_owned()));
         }
         Ok(())
     }
@@ -269,16 +278,15 @@ impl Loader {
                 Content::Map(entries)
             }
         };
-        self.put(Node { position, content }, done.anchor)
+        self.put_node(Node { position, content }, done.anchor)
     }
 
     /// Puts a complete value into the innermost open list or mapping, or makes it a document.
-    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
+    fn put_node(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
         let position = node.position;
-        let fault = |problem| Fault { position, problem };
         self.values += 1;
         if self.values > MAX_VALUES {
-            return Err(fault(Problem::TooComplex(format!("it has more than {MAX_VALUES} values"))));
+            return Err(Fault::too_complex(position, format!("it has more than {MAX_VALUES} values")));
         }
         if anchor != 0 {
             // A copy for aliases counts like an alias, because anchors may be nested.
@@ -286,7 +294,7 @@ impl Loader {
             self.values += values;
             self.alias_bytes += bytes;
             if self.values > MAX_VALUES || self.alias_bytes > MAX_ALIAS_BYTES {
-                return Err(fault(Problem::TooComplex("its anchors make it too large".to_owned())));
+                return Err(Fault::too_complex(position, "its anchors make it too large".to_owned()));
             }
             self.anchors.insert(anchor, node.clone());
         }
@@ -300,9 +308,8 @@ impl Loader {
                     entries.insert(text, node);
                 }
                 None => {
-                    return Err(fault(Problem::Syntax(
-                        "a key must be a plain value, not a list or mapping".into(),
-                    )));
+                    let why = "a key must be a plain value, not a list or mapping".to_owned();
+                    return Err(Fault::syntax(position, why));
                 }
             },
         }
@@ -312,24 +319,24 @@ impl Loader {
 
 /// Returns the entries that `<<: VALUE` merges, from a mapping or a list of mappings. The first entry of a key wins.
 fn merge_entries(node: Node, position: (usize, usize)) -> Result<BTreeMap<String, Node>, Fault> {
-    let wrong = || Fault {
-        position,
-        problem: Problem::Syntax("\"<<\" needs a mapping or a list of mappings".to_owned()),
-    };
     match node.content {
         Content::Map(entries) => Ok(entries),
         Content::List(items) => {
             let mut all = BTreeMap::new();
             for item in items {
-                let Content::Map(entries) = item.content else { return Err(wrong()) };
+                let Content::Map(entries) = item.content else { return Err(merge_error(position)) };
                 for (key, value) in entries {
                     all.entry(key).or_insert(value);
                 }
             }
             Ok(all)
         }
-        Content::Scalar(_) => Err(wrong()),
+        Content::Scalar(_) => Err(merge_error(position)),
     }
+}
+
+fn merge_error(position: (usize, usize)) -> Fault {
+    Fault::syntax(position, "\"<<\" needs a mapping or a list of mappings".to_owned())
 }
 
 #[cfg(test)]

@@ -164,12 +164,12 @@ impl Etcd {
     /// Reads all keys with a prefix.
     async fn list(&mut self, prefix: &str) -> Result<Vec<Entry>> {
         let mut all = Vec::new();
-        self.each(prefix, |entry| all.push(entry)).await?;
+        self.read_each(prefix, |entry| all.push(entry)).await?;
         Ok(all)
     }
 
     /// Reads all keys with a prefix as they are at one revision, page by page, and returns the revision.
-    async fn each(&mut self, prefix: &str, mut take: impl FnMut(Entry)) -> Result<i64> {
+    async fn read_each(&mut self, prefix: &str, mut take: impl FnMut(Entry)) -> Result<i64> {
         let (mut from, end) = (prefix.as_bytes().to_vec(), format!("{prefix}~"));
         let mut revision = 0;
         loop {
@@ -241,16 +241,17 @@ fn options(etcd: &config::Etcd, url: &str) -> Result<ConnectOptions> {
     if !url.starts_with("https://") {
         return Ok(options);
     }
-    let read = |path: &std::path::Path| {
-        files::read(path, PEM_LIMIT, Links::Follow)
-            .map_err(|err| BlocksError::Local(Error::io("reading", path, &err)))
-    };
     let mut tls = TlsOptions::new();
     if let Some(ca) = &etcd.ca {
-        tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+        tls = tls.ca_certificate(Certificate::from_pem(read_pem(ca)?));
     }
     if let Some((certificate, key)) = &etcd.identity {
-        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        tls = tls.identity(Identity::from_pem(read_pem(certificate)?, read_pem(key)?));
     }
     Ok(options.with_tls(tls))
+}
+
+fn read_pem(path: &std::path::Path) -> Result<Vec<u8>> {
+    files::read(path, PEM_LIMIT, Links::Follow)
+        .map_err(|err| BlocksError::Local(Error::io("reading", path, &err)))
 }

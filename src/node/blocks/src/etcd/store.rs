@@ -38,18 +38,20 @@ impl Etcd {
         let own = known.iter().find(|record| record.identity.instance == identity.instance);
         let latest = known.iter().find(|record| record.is_latest);
         let node = self.keys.node(&identity.name);
-        let boot = |instance: &str| self.keys.boot(&identity.name, instance);
         let mut conditions: Vec<Compare> = own.map(|own| is_unchanged(&own.entry)).into_iter().collect();
         match (latest, own) {
             (Some(_), Some(own)) if own.is_latest => (node, conditions, Vec::new()),
-            (Some(_), Some(_)) => (boot(&identity.instance), conditions, Vec::new()),
+            (Some(_), Some(_)) => {
+                (self.keys.boot(&identity.name, &identity.instance), conditions, Vec::new())
+            }
             (None, Some(_)) => {
                 conditions.push(is_absent(node.clone()));
-                (node, conditions, vec![TxnOp::delete(boot(&identity.instance), None)])
+                let aside = self.keys.boot(&identity.name, &identity.instance);
+                (node, conditions, vec![TxnOp::delete(aside, None)])
             }
             (Some(latest), None) => {
                 conditions.push(is_unchanged(&latest.entry));
-                let superseded = boot(&latest.identity.instance);
+                let superseded = self.keys.boot(&identity.name, &latest.identity.instance);
                 (node, conditions, vec![TxnOp::put(superseded, latest.entry.value.clone(), None)])
             }
             (None, None) => {

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::record::{Change, Host, Owner};
 use crate::store::Watch;
 
-/// What a watch is about.
+/// The subject of a watch.
 #[derive(Debug, Clone, Copy)]
 enum List {
     Blocks,
@@ -23,19 +23,22 @@ enum List {
 impl List {
     /// Reads a changed key or its removal. An invalid value counts as none. Returns `None` for an invalid key.
     fn change(self, entry: &Entry, event: EventType) -> Option<Change> {
-        let exists = event == EventType::Put;
-        let owner = || parse::<Owner>(entry).ok().filter(|_| exists);
         let first: Option<IpAddr> = ip(&entry.key);
         Some(match self {
-            List::Blocks => Change::Block(first?, owner()),
-            List::Singles => Change::Single(first?, owner()),
+            List::Blocks => Change::Block(first?, read_owner(entry, event)),
+            List::Singles => Change::Single(first?, read_owner(entry, event)),
             List::Hosts => {
                 let name = entry.key.rsplit('/').next().filter(|name| names::is_identifier(name))?;
-                let host = parse::<Host>(entry).ok().filter(|_| exists);
+                let host = parse::<Host>(entry).ok().filter(|_| event == EventType::Put);
                 Change::Host(name.to_owned(), host.map(|host| host.ips))
             }
         })
     }
+}
+
+/// Returns the owner that an entry has after the event. An invalid one counts as none.
+fn read_owner(entry: &Entry, event: EventType) -> Option<Owner> {
+    parse::<Owner>(entry).ok().filter(|_| event == EventType::Put)
 }
 
 /// The three watches.
@@ -50,8 +53,11 @@ impl Streams {
     pub(super) async fn begin(session: &mut Etcd, mut take: impl FnMut(Change)) -> Result<Self> {
         let keys = session.keys.clone();
         let mut stream = async |list: List, prefix: String| {
-            let each = |entry: Entry| list.change(&entry, EventType::Put).into_iter().for_each(&mut take);
-            let revision = session.each(&prefix, each).await?;
+            let revision = session
+                .read_each(&prefix, |entry| {
+                    list.change(&entry, EventType::Put).into_iter().for_each(&mut take);
+                })
+                .await?;
             let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
             in_time("answer", session.client.watch(prefix, Some(options))).await
         };

@@ -51,11 +51,11 @@ impl Kubernetes {
     /// Lists a collection, and remembers the revision. An object that is no JSON is left out.
     pub(super) async fn list(&mut self, objects: &Collection) -> Result<Vec<Value>> {
         let mut found = Vec::new();
-        let each = |json: &[u8]| -> Result<(), cnimble_api::Error> {
+        let listing = objects.list(&self.connection, |json| {
             found.extend(serde_json::from_slice::<Value>(json).ok());
-            Ok(())
-        };
-        let listed = in_time(async { Ok(objects.list(&self.connection, each).await) }).await?;
+            Ok::<_, cnimble_api::Error>(())
+        });
+        let listed = in_time(async { Ok(listing.await) }).await?;
         match listed {
             Ok(Some(version)) => self.saw(version.parse().ok())?,
             Ok(None) => return Err(away("the list was forgotten while it was read")),
@@ -127,12 +127,12 @@ impl Kubernetes {
                 }
             };
             let response = response.map_err(|err| failed(&err))?;
-            let refused = |err| failed(&connection.error(target, err));
-            match response.status().as_u16() {
-                200..=202 => http::body(response.into_body(), LIMIT).await.map(Some).map_err(refused),
+            let body = match response.status().as_u16() {
+                200..=202 => http::body(response.into_body(), LIMIT).await.map(Some),
                 404 | 409 => Ok(None),
-                _ => Err(refused(http::refused(response).await)),
-            }
+                _ => Err(http::refused(response).await),
+            };
+            body.map_err(|err| failed(&connection.error(target, err)))
         };
         let Some(body) = in_time(asked).await? else { return Ok(None) };
         serde_json::from_slice(&body).map(Some).map_err(away)

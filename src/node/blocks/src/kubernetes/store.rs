@@ -289,11 +289,12 @@ impl Store for Kubernetes {
 
     async fn all_owners(&mut self) -> Result<Vec<(IpAddr, bool, Owner)>> {
         let all = self.all(Kind::Block, &self.labels(None)).await?;
-        let read = |entry: &Value| {
+        let mut owners = Vec::new();
+        for entry in &all {
             let Block { owner, first, last, .. } = spec(entry)?;
-            Ok((first, first == last, owner))
-        };
-        all.iter().map(read).collect()
+            owners.push((first, first == last, owner));
+        }
+        Ok(owners)
     }
 
     /// Rewrites the object of a known owner, and makes a missing object. An object that was deleted, and that only its

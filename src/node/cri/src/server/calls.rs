@@ -34,12 +34,6 @@ impl Service {
         request: wire::StatusRequest,
     ) -> Answer<wire::StatusResponse> {
         let network = self.sandboxes.network();
-        let condition = |kind: &str, why: Option<NetworkNotReady>| wire::RuntimeCondition {
-            kind: kind.to_owned(),
-            status: why.is_none(),
-            reason: why.as_ref().map(|_| NetworkNotReady::REASON.to_owned()).unwrap_or_default(),
-            message: why.map(|why| [vec![why.message], why.details].concat().join("; ")).unwrap_or_default(),
-        };
         let conditions =
             vec![condition("RuntimeReady", None), condition("NetworkReady", network.ready().err())];
         Ok(wire::StatusResponse {
@@ -178,12 +172,9 @@ impl Service {
         for (id, why) in listing.problems {
             log::warn!("sandbox {id} is not listed: {why}");
         }
-        let wanted = |of: &Sandbox| {
-            let labels = |(key, value)| of.config.labels.get(key) == Some(value);
-            of.id.starts_with(&filter.id) && filter.label_selector.iter().all(labels)
-        };
         let state = filter.state.as_ref().map(|of| of.state);
-        let items = listing.sandboxes.into_iter().filter(wanted).filter_map(|sandbox| {
+        let wanted = listing.sandboxes.into_iter().filter(|sandbox| is_wanted(sandbox, filter));
+        let items = wanted.filter_map(|sandbox| {
             let fault: Option<Fault> = self.sandboxes.fault(&sandbox);
             let fits = state.is_none_or(|state| state == answer::state(fault));
             fits.then(|| answer::item(sandbox, fault).encode_to_vec().into())
@@ -236,6 +227,23 @@ impl Service {
         });
         task.await.unwrap_or_else(|err| Err(Status::internal(cut(err.to_string()))))
     }
+}
+
+/// Returns the condition `kind`, which holds unless there is a reason `why` not.
+fn condition(kind: &str, why: Option<NetworkNotReady>) -> wire::RuntimeCondition {
+    wire::RuntimeCondition {
+        kind: kind.to_owned(),
+        status: why.is_none(),
+        reason: why.as_ref().map(|_| NetworkNotReady::REASON.to_owned()).unwrap_or_default(),
+        message: why.map(|why| [vec![why.message], why.details].concat().join("; ")).unwrap_or_default(),
+    }
+}
+
+/// Returns whether a sandbox has the beginning of an ID and the labels in the filter. It does not compare the state.
+fn is_wanted(sandbox: &Sandbox, filter: &wire::PodSandboxFilter) -> bool {
+    let labels = &sandbox.config.labels;
+    sandbox.id.starts_with(&filter.id)
+        && filter.label_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 fn is_unknown(err: &cnimble_pod::sandbox::SandboxError) -> bool {

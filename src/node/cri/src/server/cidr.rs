@@ -11,17 +11,23 @@ const LIMIT: usize = 4096;
 
 /// Parses a list such as `10.244.3.0/24,fd00:3::/64`. An empty text is an empty list.
 pub(crate) fn parse(text: &str) -> Result<Vec<IpNetwork>, String> {
-    let one = |part: &str| {
-        let why = |why: String| {
+    let mut subnets = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let subnet = parse_subnet(part).map_err(|why| {
             format!("pod_cidr: \"{:.64}\" is no subnet: {why}", part.escape_debug().to_string())
-        };
-        let (address, prefix) = part.split_once('/').ok_or_else(|| why("there is no /".to_owned()))?;
-        if address.is_empty() || prefix.is_empty() {
-            return Err(why("expected ADDRESS/PREFIX".to_owned()));
-        }
-        part.parse::<IpNetwork>().map_err(|err| why(err.to_string()))
-    };
-    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
+        });
+        subnets.push(subnet?);
+    }
+    Ok(subnets)
+}
+
+/// Parses one subnet. An address without a prefix is an error, although the parser accepts it.
+fn parse_subnet(text: &str) -> Result<IpNetwork, String> {
+    let (address, prefix) = text.split_once('/').ok_or("there is no /")?;
+    if address.is_empty() || prefix.is_empty() {
+        return Err("expected ADDRESS/PREFIX".to_owned());
+    }
+    text.parse::<IpNetwork>().map_err(|err| err.to_string())
 }
 
 /// Reads the saved networks. It returns `None` if there are none, or they cannot be read, which is logged.

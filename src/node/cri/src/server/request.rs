@@ -24,14 +24,8 @@ pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConf
     }
     let config = request.config.ok_or_else(|| bad("config is missing"))?;
     let metadata = config.metadata.ok_or_else(|| bad("config.metadata is missing"))?;
-    let needed = |what: &str, text: String| {
-        if text.is_empty() {
-            Err(bad(format!("config.metadata.{what} is missing")))
-        } else {
-            word(&format!("config.metadata.{what}"), text)
-        }
-    };
-    let pod = PodId::new(needed("namespace", metadata.namespace)?, needed("name", metadata.name)?);
+    let namespace = check_metadata("namespace", metadata.namespace)?;
+    let pod = PodId::new(namespace, check_metadata("name", metadata.name)?);
     let linux = config.linux.unwrap_or_default();
     let options = linux.security_context.and_then(|context| context.namespace_options).unwrap_or_default();
     if options.userns_options.is_some_and(|of| of.mode != wire::NODE) {
@@ -40,7 +34,7 @@ pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConf
     if let Some(name) = linux.sysctls.keys().next() {
         return Err(bad(format!("config.linux.sysctls: {}: sysctls are not supported", shown(name))));
     }
-    let mut wanted = SandboxConfig::new(pod, needed("uid", metadata.uid)?);
+    let mut wanted = SandboxConfig::new(pod, check_metadata("uid", metadata.uid)?);
     wanted.host_network = match options.network {
         wire::POD => false,
         wire::NODE => true,
@@ -66,6 +60,15 @@ pub(crate) fn wanted(request: wire::RunPodSandboxRequest) -> Result<(SandboxConf
     Ok((wanted, metadata.attempt))
 }
 
+/// Checks a key of `config.metadata`, which must not be empty.
+fn check_metadata(key: &str, text: String) -> Result<String, Status> {
+    if text.is_empty() {
+        Err(bad(format!("config.metadata.{key} is missing")))
+    } else {
+        word(&format!("config.metadata.{key}"), text)
+    }
+}
+
 /// Returns the error of an invalid request.
 fn bad(why: impl Into<String>) -> Status {
     Status::invalid_argument(why)
@@ -78,8 +81,8 @@ fn shown(text: &str) -> String {
 /// Checks a name. Names are put into CNI_ARGS, where `;` and `=` separate, and into resolv.conf, where white space
 /// does.
 fn word(what: &str, text: String) -> Result<String, Status> {
-    let fits = |byte: u8| byte.is_ascii_graphic() && !b";=/\\\"'".contains(&byte);
-    if text.len() <= NAME && text.bytes().all(fits) {
+    if text.len() <= NAME && text.bytes().all(|byte| byte.is_ascii_graphic() && !b";=/\\\"'".contains(&byte))
+    {
         Ok(text)
     } else {
         let shown = shown(&text);
@@ -89,13 +92,9 @@ fn word(what: &str, text: String) -> Result<String, Status> {
 
 /// Converts a port mapping. A host port of 0 is none, and is left out before.
 fn port(port: &wire::PortMapping) -> Result<PortMapping, Status> {
-    let number = |what: &str, number: i32| {
-        let number = u16::try_from(number).ok().filter(|number| *number > 0);
-        number.ok_or_else(|| bad(format!("config.port_mappings: {what} is not within 1 to 65535")))
-    };
     Ok(PortMapping {
-        host_port: number("host_port", port.host_port)?,
-        container_port: number("container_port", port.container_port)?,
+        host_port: port_number("host_port", port.host_port)?,
+        container_port: port_number("container_port", port.container_port)?,
         protocol: match port.protocol {
             0 => Protocol::Tcp,
             1 => Protocol::Udp,
@@ -115,22 +114,29 @@ fn port(port: &wire::PortMapping) -> Result<PortMapping, Status> {
     })
 }
 
+fn port_number(what: &str, number: i32) -> Result<u16, Status> {
+    let number = u16::try_from(number).ok().filter(|number| *number > 0);
+    number.ok_or_else(|| bad(format!("config.port_mappings: {what} is not within 1 to 65535")))
+}
+
 fn dns(dns: wire::DnsConfig) -> Result<Dns, Status> {
-    let all = |what: &str, texts: Vec<String>| -> Result<Vec<String>, Status> {
-        let one = |text: String| {
-            if !text.is_empty() && text.len() <= NAME && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Ok(text);
-            }
-            let shown = shown(&text);
-            Err(bad(format!("config.dns_config.{what}: \"{shown}\" is empty, too long, or has spaces")))
-        };
-        texts.into_iter().map(one).collect()
-    };
     Ok(Dns {
-        servers: all("servers", dns.servers)?,
-        searches: all("searches", dns.searches)?,
-        options: all("options", dns.options)?,
+        servers: check_texts("servers", dns.servers)?,
+        searches: check_texts("searches", dns.searches)?,
+        options: check_texts("options", dns.options)?,
     })
+}
+
+/// Checks the texts of a key of `config.dns_config`, which become words in resolv.conf.
+fn check_texts(key: &str, texts: Vec<String>) -> Result<Vec<String>, Status> {
+    for text in &texts {
+        if text.is_empty() || text.len() > NAME || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let shown = shown(text);
+            let why = format!("config.dns_config.{key}: \"{shown}\" is empty, too long, or has spaces");
+            return Err(bad(why));
+        }
+    }
+    Ok(texts)
 }
 
 #[cfg(test)]

@@ -41,11 +41,11 @@ impl Service {
         // Calls a method of `Service` that takes one message and returns one.
         macro_rules! call {
             ($name:ident) => {{
-                let call = move |message| {
+                unary(request, move |message| {
                     let this = Arc::clone(&self);
                     async move { this.$name(message).await }
-                };
-                unary(request, call).await
+                })
+                .await
             }};
         }
         match (service, method) {

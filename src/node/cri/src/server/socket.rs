@@ -43,9 +43,8 @@ impl Socket {
     /// # Errors
     /// Fails with [`SocketError::Taken`] if another process listens there.
     pub async fn bind(path: &Path) -> Result<Socket, SocketError> {
-        let failed = |doing, source| SocketError::System { doing, path: path.to_owned(), source };
         if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir).map_err(|err| failed("making the directory of", err))?;
+            fs::create_dir_all(dir).map_err(|err| system_error("making the directory of", path, err))?;
         }
         remove_stale(path).await?;
         // The socket is made under another name, so that no process connects before the mode is set.
@@ -53,7 +52,7 @@ impl Socket {
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
         let _ = fs::remove_file(&draft);
-        let listener = UnixListener::bind(&draft).map_err(|err| failed("listening on", err))?;
+        let listener = UnixListener::bind(&draft).map_err(|err| system_error("listening on", path, err))?;
         let placed = fs::set_permissions(&draft, fs::Permissions::from_mode(MODE))
             .and_then(|()| fs::symlink_metadata(&draft))
             // Unlike a rename, a link fails if the path exists by now.
@@ -64,7 +63,7 @@ impl Socket {
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
                 Err(SocketError::Taken(path.to_owned()))
             }
-            Err(err) => Err(failed("listening on", err)),
+            Err(err) => Err(system_error("listening on", path, err)),
         }
     }
 
@@ -78,9 +77,8 @@ impl Socket {
         let listener = std::os::unix::net::UnixListener::from(fd);
         let address = listener.local_addr().map_err(|_| SocketError::NotListening)?;
         let path = address.as_pathname().unwrap_or(Path::new("the socket that was passed")).to_owned();
-        let failed = |source| SocketError::System { doing: "listening on", path: path.clone(), source };
-        let listener =
-            listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener)).map_err(failed)?;
+        let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
+        let listener = listener.map_err(|err| system_error("listening on", &path, err))?;
         Ok(Socket { listener, path, file: None })
     }
 
@@ -108,18 +106,21 @@ impl Drop for Socket {
     }
 }
 
+fn system_error(doing: &'static str, path: &Path, source: io::Error) -> SocketError {
+    SocketError::System { doing, path: path.to_owned(), source }
+}
+
 /// Removes the socket at `path` if no process listens on it. Fails if one does, or if the file is no socket.
 async fn remove_stale(path: &Path) -> Result<(), SocketError> {
-    let failed = |doing, source| SocketError::System { doing, path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(err) => return Err(failed("looking at", err)),
+        Err(err) => return Err(system_error("looking at", path, err)),
         Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
         Ok(_) => {}
     }
     match UnixStream::connect(path).await {
         Err(err) if err.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(|err| failed("removing the stale socket", err))
+            fs::remove_file(path).map_err(|err| system_error("removing the stale socket", path, err))
         }
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
         // Any other failure, such as a full queue, means that a process listens.

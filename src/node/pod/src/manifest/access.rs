@@ -45,13 +45,9 @@ impl Manifest {
 
     /// Returns roughly how many bytes the parts of the manifest take whose size the pod chooses.
     pub(crate) fn weight(&self) -> usize {
-        let texts =
-            |list: &Vec<String>| list.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
-        let dns = self
-            .facts
-            .dns
-            .as_deref()
-            .map_or(0, |dns| texts(&dns.servers) + texts(&dns.searches) + texts(&dns.options));
+        let dns = self.facts.dns.as_deref();
+        let texts = dns.into_iter().flat_map(|dns| [&dns.servers, &dns.searches, &dns.options]).flatten();
+        let dns: usize = texts.map(|text| text.len() + size_of::<String>()).sum();
         let annotations: usize =
             self.facts.annotations.iter().map(|(key, value)| key.len() + value.len() + 64).sum();
         dns + annotations + self.facts.ports.len() * size_of::<PortMapping>()
@@ -65,20 +61,23 @@ impl Manifest {
 
 /// Returns the containers that run as long as the pod: the usual ones, and sidecars.
 pub(super) fn containers_with_ports(spec: &PodSpec) -> impl Iterator<Item = &Container> {
-    let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
-    spec.init_containers.iter().flatten().filter(stays).chain(&spec.containers)
+    let init = spec.init_containers.iter().flatten();
+    init.filter(|container| container.restart_policy.as_deref() == Some("Always")).chain(&spec.containers)
 }
 
 /// Returns the mapping of a container's port. It returns `None` without a host port. A valid port has no other reason
 /// for `None`.
 pub(super) fn mapping(port: &ContainerPort) -> Option<PortMapping> {
-    let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     Some(PortMapping {
-        host_port: number(port.host_port?)?,
-        container_port: number(port.container_port)?,
+        host_port: port_number(port.host_port?)?,
+        container_port: port_number(port.container_port)?,
         protocol: protocol(port.protocol.as_deref())?,
         host_ip: port.host_ip.as_deref().and_then(address),
     })
+}
+
+fn port_number(port: i32) -> Option<u16> {
+    u16::try_from(port).ok().filter(|port| *port > 0)
 }
 
 /// Parses a protocol. An empty name is TCP. It returns `None` for an unknown one.

@@ -77,16 +77,18 @@ impl Facts {
 }
 
 fn dns(config: PodDNSConfig) -> Dns {
-    let option = |option: PodDNSConfigOption| {
-        let name = option.name?;
-        Some(match option.value.as_deref() {
-            Some(value) if !value.is_empty() => format!("{name}:{value}"),
-            _ => name,
-        })
-    };
     Dns {
         servers: config.nameservers.unwrap_or_default(),
         searches: config.searches.unwrap_or_default(),
-        options: config.options.unwrap_or_default().into_iter().filter_map(option).collect(),
+        options: config.options.unwrap_or_default().into_iter().filter_map(dns_option).collect(),
     }
+}
+
+/// Returns an option as resolv.conf(5) has it, or `None` for one without a name.
+fn dns_option(option: PodDNSConfigOption) -> Option<String> {
+    let name = option.name?;
+    Some(match option.value.as_deref() {
+        Some(value) if !value.is_empty() => format!("{name}:{value}"),
+        _ => name,
+    })
 }

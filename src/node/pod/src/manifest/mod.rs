@@ -103,7 +103,7 @@ impl Manifest {
 
     /// Reads static pods. Returns the valid ones beside the errors of the others.
     pub fn parse_each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
-        parse::each(bytes, origin, defaults)
+        parse::parse_each(bytes, origin, defaults)
     }
 
     /// Validates a pod as it is, without the defaults of static pods. Fails with the first fault.

@@ -70,8 +70,8 @@ pub(super) fn label_value(text: &str) -> Option<&'static str> {
     if !bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte)) {
         return Some("may hold letters, digits, \"-\", \"_\" and \".\" only");
     }
-    let end = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
-    if !end(bytes.first()) || !end(bytes.last()) {
+    let ends = [bytes.first(), bytes.last()];
+    if !ends.into_iter().flatten().all(u8::is_ascii_alphanumeric) {
         return Some("must begin and end with a letter or digit");
     }
     None

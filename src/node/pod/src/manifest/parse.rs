@@ -27,7 +27,7 @@ struct Parser<'a> {
 }
 
 /// Reads all pods of a text. Returns the valid ones beside the errors of the others.
-pub(super) fn each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
+pub(super) fn parse_each(bytes: &[u8], origin: &Origin, defaults: &Defaults) -> Parsed {
     let mut parser = Parser::new(origin, defaults);
     parser.text(bytes);
     let more = std::mem::take(&mut parser.more);
@@ -104,11 +104,10 @@ impl<'a> Parser<'a> {
                     // JSON errors have no line. Nearly all JSON is YAML, whose parser knows the lines, so it is parsed
                     // again if one is needed.
                     let tree = std::cell::OnceCell::new();
-                    let locate = |way: &[Step]| {
+                    return self.document(&value, &|way| {
                         let tree = tree.get_or_init(|| yaml::documents(text).0.into_iter().next());
                         tree.as_ref().map(|node: &yaml::Node| node.locate(way))
-                    };
-                    return self.document(&value, &locate);
+                    });
                 }
                 // YAML in the flow style looks like JSON, too. A text that is neither counts as bad JSON.
                 Err(err) if yaml::documents(text).1.is_some() => {
@@ -133,9 +132,8 @@ impl<'a> Parser<'a> {
 
     /// Reads a document, which is a pod or a list of pods.
     fn document(&mut self, value: &Value, locate: &Locate<'_>) {
-        let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (api_version, kind) = (text("apiVersion"), text("kind"));
-        match (api_version.as_str(), kind.as_str()) {
+        let (api_version, kind) = (text_at(value, "apiVersion"), text_at(value, "kind"));
+        match (api_version, kind) {
             ("v1", "Pod") => self.pod(value, &[], locate),
             ("v1", "PodList" | "List") => match value.get("items") {
                 None | Some(Value::Null) => {}
@@ -159,7 +157,7 @@ impl<'a> Parser<'a> {
                     self.fail(locate(&way), None, &way, Problem::Invalid("expected a list".to_owned()));
                 }
             },
-            _ => self.fail(locate(&[]), None, &[], other_kind(&api_version, &kind)),
+            _ => self.fail(locate(&[]), None, &[], other_kind(api_version, kind)),
         }
     }
 
@@ -227,16 +225,21 @@ impl<'a> Parser<'a> {
 
 /// Returns the ID of an invalid pod for its error. It returns `None` without a name.
 fn named(pod: &Value) -> Option<PodId> {
-    let meta = |key: &str| pod.pointer(&format!("/metadata/{key}")).and_then(Value::as_str);
-    meta("name")
-        .filter(|name| name.len() <= 253)
-        .map(|name| PodId::new(meta("namespace").unwrap_or("default"), name))
+    let name = pod.pointer("/metadata/name")?.as_str().filter(|name| name.len() <= 253)?;
+    let namespace = pod.pointer("/metadata/namespace").and_then(Value::as_str);
+    Some(PodId::new(namespace.unwrap_or("default"), name))
 }
 
 /// Returns the problem of an object that is no pod.
 fn other_kind(api_version: &str, kind: &str) -> Problem {
-    let shown = |text: &str| short(text.escape_debug().to_string());
-    Problem::Kind(format!("kind \"{}\" of apiVersion \"{}\"", shown(kind), shown(api_version)))
+    let kind = short(kind.escape_debug().to_string());
+    let api_version = short(api_version.escape_debug().to_string());
+    Problem::Kind(format!("kind \"{kind}\" of apiVersion \"{api_version}\""))
+}
+
+/// Returns the text at a key, which is empty if there is none.
+fn text_at<'v>(value: &'v Value, key: &str) -> &'v str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn step(segment: &serde_path_to_error::Segment) -> Option<Step> {

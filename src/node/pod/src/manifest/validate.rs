@@ -81,9 +81,8 @@ fn metadata(pod: &Pod, findings: &mut Findings) {
     let uid = meta.uid.as_deref().unwrap_or_default();
     findings.judge(way!["metadata", "uid"], uid, names::uid(uid));
     for (key, value) in meta.labels.iter().flatten() {
-        let way = || way!["metadata", "labels", key.as_str()];
-        findings.judge(way(), key, names::qualified(key));
-        findings.judge(way(), value, names::label_value(value));
+        findings.judge(way!["metadata", "labels", key.as_str()], key, names::qualified(key));
+        findings.judge(way!["metadata", "labels", key.as_str()], value, names::label_value(value));
     }
     let Some(annotations) = &meta.annotations else { return };
     for key in annotations.keys() {
@@ -104,10 +103,11 @@ fn metadata(pod: &Pod, findings: &mut Findings) {
 fn names_in_spec(spec: &PodSpec, findings: &mut Findings) {
     let mut seen = BTreeSet::new();
     for (list, index, container) in containers(spec) {
-        let way = || way!["spec", list, index, "name"];
-        findings.judge(way(), &container.name, names::label(&container.name));
-        if !seen.insert(&container.name) {
-            findings.judge(way(), &container.name, Some("is the name of another container, too"));
+        let name = &container.name;
+        findings.judge(way!["spec", list, index, "name"], name, names::label(name));
+        if !seen.insert(name) {
+            let problem = Some("is the name of another container, too");
+            findings.judge(way!["spec", list, index, "name"], name, problem);
         }
     }
     for (key, value) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
@@ -201,34 +201,39 @@ fn name_resolution(spec: &PodSpec, findings: &mut Findings) {
 }
 
 fn dns_config(config: &PodDNSConfig, findings: &mut Findings) {
-    let way = |list: &str| way!["spec", "dnsConfig", list];
     let servers = config.nameservers.as_deref().unwrap_or_default();
     if servers.len() > MAX_NAMESERVERS {
-        findings.add(way("nameservers"), format!("are {}, {MAX_NAMESERVERS} are allowed", servers.len()));
+        let text = format!("are {}, {MAX_NAMESERVERS} are allowed", servers.len());
+        findings.add(way!["spec", "dnsConfig", "nameservers"], text);
     }
     for (index, server) in servers.iter().enumerate() {
         findings.judge_address(way!["spec", "dnsConfig", "nameservers", index], server);
     }
     let searches = config.searches.as_deref().unwrap_or_default();
     if searches.len() > MAX_SEARCHES {
-        findings.add(way("searches"), format!("are {}, {MAX_SEARCHES} are allowed", searches.len()));
+        let text = format!("are {}, {MAX_SEARCHES} are allowed", searches.len());
+        findings.add(way!["spec", "dnsConfig", "searches"], text);
     }
     if searches.join(" ").len() > MAX_SEARCH_CHARS {
-        findings.add(way("searches"), format!("are longer than {MAX_SEARCH_CHARS} characters together"));
+        let text = format!("are longer than {MAX_SEARCH_CHARS} characters together");
+        findings.add(way!["spec", "dnsConfig", "searches"], text);
     }
     for (index, search) in searches.iter().enumerate() {
         findings.judge(way!["spec", "dnsConfig", "searches", index], search, names::search(search));
     }
     for (index, option) in config.options.iter().flatten().enumerate() {
-        let way = |field: &str| way!["spec", "dnsConfig", "options", index, field];
-        // The options are written into resolv.conf unchanged.
-        let word = |text: &str| text.contains(|char: char| char.is_whitespace() || char.is_control());
+        let way = way!["spec", "dnsConfig", "options", index, "name"];
         match option.name.as_deref().unwrap_or_default() {
-            "" => findings.add(way("name"), "is missing"),
-            name if word(name) => findings.judge(way("name"), name, Some("may not hold white space")),
-            _ => {}
+            "" => findings.add(way, "is missing"),
+            name => findings.judge(way, name, space_problem(name)),
         }
         let value = option.value.as_deref().unwrap_or_default();
-        findings.judge(way("value"), value, word(value).then_some("may not hold white space"));
+        findings.judge(way!["spec", "dnsConfig", "options", index, "value"], value, space_problem(value));
     }
+}
+
+/// Returns the problem of an option that is more than one word. The options are written into resolv.conf unchanged.
+fn space_problem(text: &str) -> Option<&'static str> {
+    let has_space = text.contains(|char: char| char.is_whitespace() || char.is_control());
+    has_space.then_some("may not hold white space")
 }

@@ -40,33 +40,40 @@ impl Bandwidth {
     pub fn from_annotations(
         annotations: &BTreeMap<String, String>,
     ) -> Result<Option<Bandwidth>, BandwidthError> {
-        let one = |annotation: &'static str| {
-            let Some(value) = annotations.get(annotation) else { return Ok(None) };
-            let bad = |reason| BandwidthError { annotation, value: value.clone(), reason };
-            match quantity::parse(value).ok_or_else(|| bad("is no quantity, such as 10M"))? {
-                // The kubelet's words.
-                rate if rate < MIN => Err(bad("is unreasonably small (< 1kbit)")),
-                rate if rate > MAX => Err(bad("is unreasonably large (> 1Pbit)")),
-                rate => Ok(Some(rate)),
-            }
-        };
-        let limits = Bandwidth { ingress: one(INGRESS)?, egress: one(EGRESS)? };
+        let limits =
+            Bandwidth { ingress: read_rate(annotations, INGRESS)?, egress: read_rate(annotations, EGRESS)? };
         Ok(Some(limits).filter(|limits| *limits != Bandwidth::default()))
     }
 
     /// Returns the capability argument `bandwidth`.
     pub(super) fn capability(self) -> Value {
         let mut map = serde_json::Map::new();
-        let mut set = |rate_key: &str, burst_key: &str, rate: Option<u64>| {
-            if let Some(rate) = rate {
-                map.insert(rate_key.into(), json!(rate));
-                map.insert(burst_key.into(), json!(BURST));
-            }
-        };
-        set("ingressRate", "ingressBurst", self.ingress);
-        set("egressRate", "egressBurst", self.egress);
+        if let Some(rate) = self.ingress {
+            map.insert("ingressRate".into(), json!(rate));
+            map.insert("ingressBurst".into(), json!(BURST));
+        }
+        if let Some(rate) = self.egress {
+            map.insert("egressRate".into(), json!(rate));
+            map.insert("egressBurst".into(), json!(BURST));
+        }
         Value::Object(map)
     }
+}
+
+/// Returns the limit in one annotation, or `None` without it.
+fn read_rate(
+    annotations: &BTreeMap<String, String>,
+    annotation: &'static str,
+) -> Result<Option<u64>, BandwidthError> {
+    let Some(value) = annotations.get(annotation) else { return Ok(None) };
+    let reason = match quantity::parse(value) {
+        None => "is no quantity, such as 10M",
+        // The kubelet's words.
+        Some(rate) if rate < MIN => "is unreasonably small (< 1kbit)",
+        Some(rate) if rate > MAX => "is unreasonably large (> 1Pbit)",
+        Some(rate) => return Ok(Some(rate)),
+    };
+    Err(BandwidthError { annotation, value: value.clone(), reason })
 }
 
 #[cfg(test)]

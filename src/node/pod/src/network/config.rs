@@ -24,7 +24,14 @@ pub(super) struct State {
     print: Fingerprint,
 }
 
-/// What must change before the plugins are asked again.
+impl State {
+    /// Returns the file and the name of the default network, or `None` without one.
+    pub(super) fn default_name(&self) -> Option<(&Path, &str)> {
+        self.default.as_ref().map(|of| (of.path.as_path(), of.list.name.as_str()))
+    }
+}
+
+/// The facts about networks and plugins of which one must change before the plugins are asked again.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Fingerprint {
     networks: Vec<(PathBuf, Value)>,
@@ -35,14 +42,16 @@ struct Fingerprint {
 /// Returns the plugin directories for a network: `/opt/TYPE/bin` of its plugins if they exist, as containerd has it,
 /// and then the usual directories.
 pub(super) fn plugin_path(network: &NetworkList, usual: &[PathBuf]) -> Vec<PathBuf> {
-    let vendor = |name: &str| {
-        let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0', ':']);
-        let dir = Path::new("/opt").join(name).join("bin");
-        (plain && dir.is_dir()).then_some(dir)
-    };
-    let mut path: Vec<PathBuf> = types(network).filter_map(vendor).collect();
+    let mut path: Vec<PathBuf> = types(network).filter_map(find_vendor_dir).collect();
     path.extend_from_slice(usual);
     path
+}
+
+/// Returns `/opt/TYPE/bin` if it exists.
+fn find_vendor_dir(name: &str) -> Option<PathBuf> {
+    let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0', ':']);
+    let dir = Path::new("/opt").join(name).join("bin");
+    (plain && dir.is_dir()).then_some(dir)
 }
 
 /// Returns the types of the network's plugins, also of its IPAM plugins.

@@ -30,7 +30,7 @@ impl NetworkNotReady {
     }
 }
 
-/// What was done with a pod's network.
+/// The kinds of operations on a pod's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     SetUp,

@@ -139,8 +139,7 @@ impl NetworkPlugin {
         for problem in state.problems.iter().filter(|problem| !before.problems.contains(problem)) {
             log::warn!("{problem}");
         }
-        let name = |state: &State| state.default.as_ref().map(|of| (of.path.clone(), of.list.name.clone()));
-        if name(&state) != name(&before) {
+        if state.default_name() != before.default_name() {
             match &state.default {
                 Some(network) => {
                     let (name, file) = (&network.list.name, network.path.display());

@@ -33,11 +33,10 @@ impl NetworkPlugin {
             log::warn!("no plugin of network {name} takes portMappings: pod {pod} gets no host ports");
         }
         let cidrs = self.pod_cidrs();
-        let attach = |ifname| pod.attach(ifname, &cidrs);
         let mut added: Vec<(&NetworkList, Attach)> = Vec::new();
         let order = loopback().map(|list| (list, LOOPBACK)).into_iter().chain([(&*network, INTERFACE)]);
         for (list, ifname) in order {
-            let attach = attach(ifname);
+            let attach = pod.attach(ifname, &cidrs);
             if let Err(failure) = self.invoker(list).add(list, &attach).await {
                 let mut failures = vec![failure];
                 failures.extend(self.take_back(&added).await);
@@ -70,9 +69,9 @@ impl NetworkPlugin {
     pub async fn tear_down(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
-        let failed = |failures| NetworkError::plugins(Operation::TearDown, pod, failures);
         let netns = self.living(&pod.netns);
-        let mut entries = self.recorded(pod).map_err(|err| failed(vec![err]))?;
+        let mut entries =
+            self.recorded(pod).map_err(|err| NetworkError::plugins(Operation::TearDown, pod, vec![err]))?;
         // The order of the set-up is reversed, so loopback comes last.
         entries.sort_by_key(|entry| entry.ifname == LOOPBACK);
         let mut failures = Vec::new();
@@ -97,7 +96,11 @@ impl NetworkPlugin {
             attach.netns = netns;
             failures.extend(self.invoker(&list).del(&list, &attach).await.err());
         }
-        if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(NetworkError::plugins(Operation::TearDown, pod, failures))
+        }
     }
 
     /// Runs the verb CHECK for networks from version 0.4.0 on. Fails for a pod without a cache entry. Goes on past
@@ -105,8 +108,8 @@ impl NetworkPlugin {
     pub async fn check(&self, pod: &PodNetwork) -> Result<(), NetworkError> {
         let _shared = self.inner.everything.read().await;
         let _alone = self.inner.pods.lock(&pod.pod).await;
-        let failed = |failures| NetworkError::plugins(Operation::Check, pod, failures);
-        let entries = self.recorded(pod).map_err(|err| failed(vec![err]))?;
+        let entries =
+            self.recorded(pod).map_err(|err| NetworkError::plugins(Operation::Check, pod, vec![err]))?;
         let mut failures = Vec::new();
         if !entries.iter().any(|entry| entry.ifname == INTERFACE) {
             failures.push(Error::NoResult {
@@ -123,7 +126,7 @@ impl NetworkPlugin {
                 failures.extend(self.invoker(&list).check(&list, &attach).await.err());
             }
         }
-        if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
+        if failures.is_empty() { Ok(()) } else { Err(NetworkError::plugins(Operation::Check, pod, failures)) }
     }
 
     /// Returns the pod's present addresses. Fails if the namespace or its interface is gone.

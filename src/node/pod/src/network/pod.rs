@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use cnimble_cni::NetworkList;
 use cnimble_runtime::Attach;
@@ -101,31 +101,29 @@ impl PodNetwork {
             .arg("K8S_POD_NAME", &self.pod.name)
             .arg("K8S_POD_INFRA_CONTAINER_ID", &self.sandbox_id)
             .arg("K8S_POD_UID", &self.uid);
-        let mut set = |name: &str, value: Value| {
-            attach.capability_args.insert(name.to_owned(), value);
-        };
+        let args = &mut attach.capability_args;
         if !self.ports.is_empty() {
-            set("portMappings", json!(self.ports));
+            args.insert("portMappings".to_owned(), json!(self.ports));
         }
         if let Some(bandwidth) = self.bandwidth {
-            set("bandwidth", bandwidth.capability());
+            args.insert("bandwidth".to_owned(), bandwidth.capability());
         }
         if !pod_cidrs.is_empty() {
             // Each inner list is a range set, and the pod gets an address of each.
-            let pool = |cidr: &IpNetwork| json!([{"subnet": cidr.to_string()}]);
-            set("ipRanges", pod_cidrs.iter().map(pool).collect());
+            let sets = pod_cidrs.iter().map(|cidr| json!([{"subnet": cidr.to_string()}]));
+            args.insert("ipRanges".to_owned(), sets.collect());
         }
         if !self.dns.is_empty() {
-            set("dns", json!(self.dns));
+            args.insert("dns".to_owned(), json!(self.dns));
         }
         if !self.aliases.is_empty() {
-            set("aliases", json!(self.aliases));
+            args.insert("aliases".to_owned(), json!(self.aliases));
         }
         if let Some(path) = &self.cgroup_path {
-            set("cgroupPath", json!(path));
+            args.insert("cgroupPath".to_owned(), json!(path));
         }
         if !self.annotations.is_empty() {
-            set("io.kubernetes.cri.pod-annotations", json!(self.annotations));
+            args.insert("io.kubernetes.cri.pod-annotations".to_owned(), json!(self.annotations));
         }
         attach
     }
@@ -133,6 +131,8 @@ impl PodNetwork {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::network::Protocol;
 

@@ -47,11 +47,10 @@ pub(super) fn parse(text: &str) -> Option<u64> {
 
 /// Returns `value` times ten to the power of `exponent`, rounded up, and at most the largest number.
 fn scaled(value: u128, exponent: i32) -> u128 {
-    let power = |by: u32| 10_u128.checked_pow(by);
     match u32::try_from(exponent) {
         Ok(_) if value == 0 => 0,
-        Ok(by) => power(by).map_or(u128::MAX, |power| value.saturating_mul(power)),
-        Err(_) => match power(exponent.unsigned_abs()) {
+        Ok(by) => 10_u128.checked_pow(by).map_or(u128::MAX, |power| value.saturating_mul(power)),
+        Err(_) => match 10_u128.checked_pow(exponent.unsigned_abs()) {
             Some(power) => value.div_ceil(power),
             None => u128::from(value != 0),
         },

@@ -10,8 +10,7 @@ const GLOBAL: u8 = 0;
 
 /// Returns the global addresses of an interface, IPv4 first. It reads on a thread that may block.
 pub(super) async fn addresses(netns: PathBuf, ifname: &'static str) -> Result<Vec<IpAddr>> {
-    let work = move || read(&netns, ifname);
-    tokio::task::spawn_blocking(work)
+    tokio::task::spawn_blocking(move || read(&netns, ifname))
         .await
         .unwrap_or_else(|err| Err(Error::io("read the addresses of a pod", &std::io::Error::other(err))))
 }

@@ -35,7 +35,7 @@ pub(super) struct Store {
     known: Arc<Mutex<Known>>,
 }
 
-/// What is known of records by ID. It stays true, because a record never changes its name or its pod.
+/// The known facts about records by ID. They stay true, because a record never changes its name or its pod.
 type Known = BTreeMap<String, Seen>;
 
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Store {
     }
 
     /// Remembers the directory of a record, so that [`Store::get`] finds it at once.
-    fn note(&self, id: &str, path: &Path) {
+    fn remember(&self, id: &str, path: &Path) {
         let shard =
             path.parent().and_then(Path::file_name).and_then(|name| name.as_encoded_bytes().try_into().ok());
         if let Some(shard) = shard {
@@ -94,18 +94,18 @@ impl Store {
     }
 
     /// Writes a new record, and syncs it to the disk.
-    pub(super) fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+    pub(super) fn write_new(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
-        let failed = |source| Cause::File { doing: "writing", path: path.clone(), source };
-        let text = serde_json::to_vec_pretty(sandbox).map_err(|err| failed(io::Error::other(err)))?;
+        let text = serde_json::to_vec_pretty(sandbox)
+            .map_err(|err| Cause::file("writing", &path)(io::Error::other(err)))?;
         let temporary = self.dir.join(format!(".{}", sandbox.id));
         let written =
             files::draft(&temporary, &text, 0o600, true).and_then(|()| self.place(&temporary, &path));
         written.map_err(|err| {
             let _ = fs::remove_file(&temporary);
-            failed(err)
+            Cause::file("writing", &path)(err)
         })?;
-        self.note(&sandbox.id, &path);
+        self.remember(&sandbox.id, &path);
         Ok(())
     }
 
@@ -130,11 +130,11 @@ impl Store {
     /// Appends a new state to the record, without a sync. A kill leaves the old state or the new one.
     pub(super) fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
         let path = self.path(&sandbox.config.pod, &sandbox.id);
-        let failed = |source| Cause::File { doing: "adding to", path: path.clone(), source };
         let mut text = vec![b'\n'];
-        serde_json::to_writer(&mut text, sandbox).map_err(|err| failed(io::Error::other(err)))?;
+        serde_json::to_writer(&mut text, sandbox)
+            .map_err(|err| Cause::file("adding to", &path)(io::Error::other(err)))?;
         let file = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(&path);
-        file.and_then(|mut file| file.write_all(&text)).map_err(failed)
+        file.and_then(|mut file| file.write_all(&text)).map_err(Cause::file("adding to", path))
     }
 
     /// Removes a record. A missing one is success.
@@ -157,7 +157,7 @@ impl Store {
         for (name, id) in names(&shard, |name| name.starts_with(&prefix))? {
             let path = shard.join(name);
             let sandbox = read(&path);
-            self.note(&id, &path);
+            self.remember(&id, &path);
             match sandbox {
                 Ok(sandbox) if sandbox.config.pod == *pod => found.push(sandbox),
                 // Another pod's hash can begin in the same way.
@@ -175,16 +175,14 @@ impl Store {
     /// Reads the record with this complete ID. It returns `None` if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Option<Sandbox>, Cause> {
         let shard = self.known().get(id).map(|seen| String::from_utf8_lossy(&seen.shard).into_owned());
-        let ours = |found: Vec<(PathBuf, String)>| found.into_iter().find(|(_, of)| of == id).map(|of| of.0);
-        let mut path = None;
+        let mut found = None;
         if let Some(shard) = shard.map(|shard| self.dir.join(shard)) {
-            let found = names(&shard, |name| name.contains(id))?;
-            path = ours(found.into_iter().map(|(name, id)| (shard.join(name), id)).collect());
+            found = paths_in(&shard, |name| name.contains(id))?.into_iter().find(|(_, of)| of == id);
         }
-        if path.is_none() {
-            path = ours(self.paths(|name| name.contains(id))?);
+        if found.is_none() {
+            found = self.paths(|name| name.contains(id))?.into_iter().find(|(_, of)| of == id);
         }
-        path.map(|path| read(&path)).transpose()
+        found.map(|(path, _)| read(&path)).transpose()
     }
 
     /// Returns the IDs that begin with `prefix`. It reads names only.
@@ -204,8 +202,7 @@ impl Store {
                 Err(cause) => listing.problems.push((id, cause)),
             }
         }
-        let order = |of: &Sandbox| (of.config.pod.clone(), of.attempt, of.created);
-        listing.sandboxes.sort_by_key(order);
+        listing.sandboxes.sort_by_key(|of| (of.config.pod.clone(), of.attempt, of.created));
         Ok(listing)
     }
 
@@ -227,7 +224,7 @@ impl Store {
                 },
             };
             found.pods.extend(pod.clone());
-            self.note(&id, &path);
+            self.remember(&id, &path);
             if let Some(seen) = self.known().get_mut(&id) {
                 seen.pod = Some(pod);
             }
@@ -239,34 +236,39 @@ impl Store {
 
     /// Returns the records with `wanted` file names, and their IDs.
     fn paths(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
-        let failed = |source| Cause::File { doing: "listing", path: self.dir.clone(), source };
-        let mut paths = Vec::new();
-        let mut add = |dir: &Path| -> Result<(), Cause> {
-            let found = names(dir, &wanted)?;
-            paths.extend(found.into_iter().map(|(name, id)| (dir.join(name), id)));
-            Ok(())
-        };
-        add(&self.dir)?;
-        for entry in fs::read_dir(&self.dir).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if entry.file_name().len() == SHARD && entry.file_type().map_err(failed)?.is_dir() {
-                add(&entry.path())?;
+        let mut paths = paths_in(&self.dir, &wanted)?;
+        for entry in fs::read_dir(&self.dir).map_err(|err| list_error(&self.dir, err))? {
+            let entry = entry.map_err(|err| list_error(&self.dir, err))?;
+            if entry.file_name().len() == SHARD
+                && entry.file_type().map_err(|err| list_error(&self.dir, err))?.is_dir()
+            {
+                paths.extend(paths_in(&entry.path(), &wanted)?);
             }
         }
         Ok(paths)
     }
 }
 
+/// Returns the paths of the records in a directory with `wanted` file names, and their IDs. A missing shard has none.
+fn paths_in(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, String)>, Cause> {
+    let found = names(dir, wanted)?;
+    Ok(found.into_iter().map(|(name, id)| (dir.join(name), id)).collect())
+}
+
+fn list_error(dir: &Path, source: io::Error) -> Cause {
+    Cause::File { doing: "listing", path: dir.to_owned(), source }
+}
+
 /// Returns the names of the records in a directory, and their IDs. A missing shard has none.
 fn names(dir: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, Cause> {
-    let failed = |source| Cause::File { doing: "listing", path: dir.to_owned(), source };
     let entries = match fs::read_dir(dir) {
         Err(err) if err.kind() == io::ErrorKind::NotFound && is_shard(dir) => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
+        entries => entries.map_err(|err| list_error(dir, err))?,
     };
     let mut names = Vec::new();
     for entry in entries {
-        let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
+        let entry = entry.map_err(|err| list_error(dir, err))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with('.') || !wanted(&name) {
             continue;
         }
@@ -310,13 +312,13 @@ pub(super) fn make_dir(dir: &Path, mode: u32) -> Result<(), Cause> {
 }
 
 fn read(path: &Path) -> Result<Sandbox, Cause> {
-    let corrupt = |reason| Cause::Corrupt { path: path.to_owned(), reason };
-    match files::read(path, LIMIT, Links::Refuse) {
-        Ok(text) => decode(&text).map_err(corrupt),
+    let decoded = match files::read(path, LIMIT, Links::Refuse) {
+        Ok(text) => decode(&text),
         // The file is not regular or too large, so it is no record.
-        Err(err) if files::is_foreign(&err) => Err(corrupt(err.to_string())),
-        Err(err) => Err(Cause::file("reading", path)(err)),
-    }
+        Err(err) if files::is_foreign(&err) => Err(err.to_string()),
+        Err(err) => return Err(Cause::file("reading", path)(err)),
+    };
+    decoded.map_err(|reason| Cause::Corrupt { path: path.to_owned(), reason })
 }
 
 /// Returns the last complete state in a record.

@@ -11,7 +11,7 @@ use cnimble_cni::NetworkList;
 use crate::PodId;
 use crate::network::{Bandwidth, Dns, PodNetwork, PortMapping};
 
-/// What a sandbox is made from: the network's part of CRI's `PodSandboxConfig`.
+/// The configuration of a sandbox: the network's part of CRI's `PodSandboxConfig`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxConfig {

@@ -20,14 +20,14 @@ impl Sandboxes {
         attempt: u32,
         cancelled: impl Future<Output = ()>,
     ) -> Result<Sandbox, SandboxError> {
-        let failed = |causes: Causes| causes.of(Action::Run, &config.pod);
         let mut cancelled = pin!(cancelled);
         let lock = tokio::select! {
             lock = self.lock(&config.pod) => lock,
             () = cancelled.as_mut() => Err(Cause::Cancelled.into()),
         };
-        let _lock = lock.map_err(failed)?;
-        self.create_locked(config, attempt, cancelled).await.map_err(failed)
+        let _lock = lock.map_err(|causes| causes.into_error(Action::Run, &config.pod))?;
+        let created = self.create_locked(config, attempt, cancelled).await;
+        created.map_err(|causes| causes.into_error(Action::Run, &config.pod))
     }
 
     async fn create_locked(

@@ -35,8 +35,8 @@ impl Default for DnsOptions {
         let own = Path::new("/etc/resolv.conf");
         let behind = Path::new("/run/systemd/resolve/resolv.conf");
         let dns = parse(&fs::read_to_string(own).unwrap_or_default());
-        let loopback = |server: &String| server.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        let stub = !dns.servers.is_empty() && dns.servers.iter().all(loopback);
+        let stub = !dns.servers.is_empty()
+            && dns.servers.iter().all(|server| server.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()));
         let resolv_conf = if stub && behind.exists() { behind } else { own };
         DnsOptions {
             cluster_dns: Vec::new(),
@@ -50,28 +50,33 @@ impl DnsOptions {
     /// Returns the content of a pod's resolv.conf. `own` is the pod's `dnsConfig`. Entries over the limits are left
     /// out, with a warning. An unreadable file of the node counts as empty, with a warning.
     pub fn resolve(&self, policy: DnsPolicy, namespace: &str, own: &Dns) -> Dns {
+        let mut dns = match policy {
+            DnsPolicy::None => Dns::default(),
+            DnsPolicy::ClusterFirst if !self.cluster_dns.is_empty() => {
+                self.cluster(namespace, &self.read_node())
+            }
+            DnsPolicy::ClusterFirst | DnsPolicy::Default => self.read_node(),
+        };
+        add(&mut dns.servers, &own.servers);
+        add(&mut dns.searches, &own.searches);
+        for option in &own.options {
+            dns.options.retain(|other| option_name(other) != option_name(option));
+            dns.options.push(option.clone());
+        }
+        limit(&mut dns);
+        dns
+    }
+
+    /// Reads the node's resolv.conf. An unreadable one counts as empty, with a warning.
+    fn read_node(&self) -> Dns {
         // Only a regular file is read: a pipe would make every pod wait.
-        let node = || match files::read(&self.resolv_conf, LIMIT, Links::Follow) {
+        match files::read(&self.resolv_conf, LIMIT, Links::Follow) {
             Ok(text) => parse(&String::from_utf8_lossy(&text)),
             Err(err) => {
                 log::warn!("{}: {err}: pods have no name servers from it", self.resolv_conf.display());
                 Dns::default()
             }
-        };
-        let mut dns = match policy {
-            DnsPolicy::None => Dns::default(),
-            DnsPolicy::ClusterFirst if !self.cluster_dns.is_empty() => self.cluster(namespace, &node()),
-            DnsPolicy::ClusterFirst | DnsPolicy::Default => node(),
-        };
-        add(&mut dns.servers, &own.servers);
-        add(&mut dns.searches, &own.searches);
-        for option in &own.options {
-            let name = |option: &str| option.split(':').next().unwrap_or_default().to_owned();
-            dns.options.retain(|other| name(other) != name(option));
-            dns.options.push(option.clone());
         }
-        limit(&mut dns);
-        dns
     }
 
     /// Returns the settings for the policy ClusterFirst.
@@ -90,6 +95,11 @@ impl DnsOptions {
     }
 }
 
+/// Returns an option without its value.
+fn option_name(option: &str) -> &str {
+    option.split(':').next().unwrap_or_default()
+}
+
 /// Adds the texts that are not there yet.
 fn add(to: &mut Vec<String>, more: &[String]) {
     for text in more {
@@ -106,11 +116,11 @@ fn limit(dns: &mut Dns) {
         log::warn!("more than {MAX_SERVERS} name servers: {rest:?} are left out");
     }
     let mut chars = 0;
-    let fits = |(index, search): &(usize, &String)| {
+    let fitting = dns.searches.iter().enumerate().take_while(|(index, search)| {
         chars += search.len() + usize::from(*index > 0);
         *index < MAX_SEARCHES && chars <= MAX_SEARCH_CHARS
-    };
-    let length = dns.searches.iter().enumerate().take_while(fits).count();
+    });
+    let length = fitting.count();
     if length < dns.searches.len() {
         let rest = dns.searches.split_off(length);
         log::warn!("the search list is too long: {rest:?} are left out");

@@ -48,7 +48,7 @@ impl Cause {
     }
 }
 
-/// What was done with a sandbox.
+/// The kinds of operations on a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Run,
@@ -119,7 +119,7 @@ impl Causes {
     }
 
     /// Returns the error of an action on a pod.
-    pub(super) fn of(self, action: Action, pod: &PodId) -> SandboxError {
+    pub(super) fn into_error(self, action: Action, pod: &PodId) -> SandboxError {
         SandboxError::Pod { action, pod: pod.clone(), causes: self.0 }
     }
 }

@@ -15,7 +15,7 @@ pub enum Fault {
     Unfinished,
     Stopping,
     Stopped,
-    /// It is from before a reboot.
+    /// The sandbox is from before a reboot.
     Stale,
     NoNamespace,
     NoProcess,
@@ -112,5 +112,5 @@ impl Sandboxes {
 
 /// Returns the error of an inspection.
 fn inspecting(sandbox: &Sandbox, cause: Cause) -> SandboxError {
-    Causes::from(cause).of(Action::Inspect, &sandbox.config.pod)
+    Causes::from(cause).into_error(Action::Inspect, &sandbox.config.pod)
 }

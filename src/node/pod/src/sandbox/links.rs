@@ -36,8 +36,8 @@ impl Sandboxes {
 
 /// Returns the names of all links on the host. It returns `None` if they can't be listed.
 pub(crate) fn present() -> Option<BTreeSet<String>> {
-    let list = || Netlink::open()?.links(&Filter { master: None, kind: None });
-    match list() {
+    let links = Netlink::open().and_then(|mut host| host.links(&Filter { master: None, kind: None }));
+    match links {
         Ok(links) => Some(links.into_iter().map(|link| link.name).collect()),
         Err(err) => {
             log::warn!("can't look for links that have vanished: {err}");

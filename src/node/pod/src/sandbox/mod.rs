@@ -184,8 +184,8 @@ impl Sandboxes {
     }
 
     /// Writes a new record.
-    async fn put(&self, sandbox: &Sandbox) -> Result<(), Cause> {
-        self.record(sandbox, Store::put).await
+    async fn write_new(&self, sandbox: &Sandbox) -> Result<(), Cause> {
+        self.record(sandbox, Store::write_new).await
     }
 
     /// Appends a new state to a record.

@@ -32,7 +32,6 @@ pub struct PauseCommand {
 /// Starts a pause process in the namespace `netns`. It outlives this process, and is ended by [`end`].
 pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> Result<PauseProcess, Cause> {
     let program = command.program.display().to_string();
-    let failed = |source| Cause::Process { program: program.clone(), source };
     let mut command = {
         let mut process = Command::new(&command.program);
         process.args(&command.args).env(MARK, id).process_group(0);
@@ -44,12 +43,16 @@ pub(super) async fn start(command: &PauseCommand, netns: PathBuf, id: &str) -> R
         let netns = NetNs::open(&netns)?;
         netns.enter(|| command.spawn())
     });
-    let child = spawned.await.map_err(|err| failed(io::Error::other(err)))??.map_err(failed)?;
-    let pid = child.id().unwrap_or_default();
-    match start_time(pid) {
-        Some(start_time) => Ok(PauseProcess { pid, start_time }),
-        None => Err(failed(io::Error::other("it ended at once"))),
-    }
+    let spawned = match spawned.await {
+        Ok(spawned) => spawned?,
+        Err(err) => Err(io::Error::other(err)),
+    };
+    let started = spawned.and_then(|child| {
+        let pid = child.id().unwrap_or_default();
+        let start_time = start_time(pid).ok_or_else(|| io::Error::other("it ended at once"))?;
+        Ok(PauseProcess { pid, start_time })
+    });
+    started.map_err(|source| Cause::Process { program, source })
 }
 
 /// Returns whether this very process exists. A zombie does not count.

@@ -12,7 +12,7 @@ use super::config::{Sandbox, SandboxConfig, State};
 use super::error::{Action, Cause, Causes, SandboxError};
 use super::{Sandboxes, dns, netns, process, random_id};
 
-/// What a failed set-up has left.
+/// The remains of a failed set-up.
 enum Left {
     Network,
     NoNetwork,
@@ -26,17 +26,18 @@ impl Sandboxes {
     /// and the next call for this pod repeats it. **Cancellation.** After dropping the future call [`Sandboxes::down`],
     /// or this again.
     pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {
-        let failed = |causes: Causes| causes.of(Action::Run, &config.pod);
-        let _lock = self.lock(&config.pod).await.map_err(failed)?;
-        self.run_locked(config).await.map_err(failed)
+        let lock = self.lock(&config.pod).await;
+        let _lock = lock.map_err(|causes| causes.into_error(Action::Run, &config.pod))?;
+        let sandbox = self.run_locked(config).await;
+        sandbox.map_err(|causes| causes.into_error(Action::Run, &config.pod))
     }
 
     async fn run_locked(&self, config: &SandboxConfig) -> Result<Sandbox, Causes> {
         Bandwidth::from_annotations(&config.annotations).map_err(Cause::from)?;
         let mut present = self.inner.store.of_pod(&config.pod)?;
         let attempt = present.last().map_or(0, |last| last.attempt.saturating_add(1));
-        let good = |of: &Sandbox| of.config.serves(config) && self.fault(of).is_none();
-        let sound = present.iter().rposition(good).map(|index| present.remove(index));
+        let sound = present.iter().rposition(|of| of.config.serves(config) && self.fault(of).is_none());
+        let sound = sound.map(|index| present.remove(index));
         for old in present {
             self.remove_locked(&old).await?;
         }
@@ -54,7 +55,7 @@ impl Sandboxes {
         cancelled: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<Sandbox, Causes> {
         let mut sandbox = self.begin(config, attempt)?;
-        self.put(&sandbox).await?;
+        self.write_new(&sandbox).await?;
         let (cause, left) = match self.make(&mut sandbox, cancelled).await {
             Ok(()) => {
                 sandbox.state = State::Ready;
@@ -91,7 +92,10 @@ impl Sandboxes {
             self.inner.network.default_network()
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let cgroup = |root: &String| format!("{}/pod{}", root.trim_end_matches('/'), config.uid);
+        let cgroup_path = config.cgroup.clone().or_else(|| {
+            let root = options.cgroup_root.as_ref()?;
+            Some(format!("{}/pod{}", root.trim_end_matches('/'), config.uid))
+        });
         Ok(Sandbox {
             config: config.clone(),
             attempt,
@@ -103,7 +107,7 @@ impl Sandboxes {
             process: None,
             resolv_conf: (!config.dns.is_empty()).then(|| self.run_path(&id).join("resolv.conf")),
             ips: Vec::new(),
-            cgroup_path: config.cgroup.clone().or_else(|| options.cgroup_root.as_ref().map(cgroup)),
+            cgroup_path,
             network: network.map(|network| cnimble_runtime::inlined_config(&network.list)),
             id,
         })

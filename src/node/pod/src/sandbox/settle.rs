@@ -27,17 +27,18 @@ impl Sandboxes {
     }
 
     async fn settle_pod(&self, pod: &PodId) -> Result<(), SandboxError> {
-        let failed = |causes: Causes| causes.of(Action::Remove, pod);
-        let _lock = self.lock(pod).await.map_err(failed)?;
+        let lock = self.lock(pod).await;
+        let _lock = lock.map_err(|causes| causes.into_error(Action::Remove, pod))?;
         let mut causes = Causes::default();
-        for mut sandbox in self.inner.store.of_pod(pod).map_err(|cause| failed(cause.into()))? {
+        let sandboxes = self.inner.store.of_pod(pod);
+        for mut sandbox in sandboxes.map_err(|cause| Causes::from(cause).into_error(Action::Remove, pod))? {
             causes.add(match sandbox.state {
                 State::SettingUp => self.remove_locked(&sandbox).await,
                 State::Stopping => self.stop_on_record(&mut sandbox).await,
                 State::Ready | State::Stopped => Ok(()),
             });
         }
-        causes.into_result().map_err(failed)
+        causes.into_result().map_err(|causes| causes.into_error(Action::Remove, pod))
     }
 }
 

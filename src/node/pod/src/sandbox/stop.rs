@@ -20,13 +20,14 @@ impl Sandboxes {
             return Err(SandboxError::Unknown { id: id.to_owned() });
         };
         let pod = &known.config.pod;
-        let failed = |causes: Causes| causes.of(Action::Stop, pod);
-        let _lock = self.lock(pod).await.map_err(failed)?;
+        let lock = self.lock(pod).await;
+        let _lock = lock.map_err(|causes| causes.into_error(Action::Stop, pod))?;
         // The sandbox may have changed during the wait for the lock.
         let Some(mut sandbox) = self.get(id)? else {
             return Ok(());
         };
-        self.stop_on_record(&mut sandbox).await.map_err(failed)
+        let stopped = self.stop_on_record(&mut sandbox).await;
+        stopped.map_err(|causes| causes.into_error(Action::Stop, pod))
     }
 
     /// Stops a sandbox and records that. The caller holds the lock.
@@ -46,25 +47,28 @@ impl Sandboxes {
             return Ok(());
         };
         let pod = &known.config.pod;
-        let failed = |causes: Causes| causes.of(Action::Remove, pod);
-        let _lock = self.lock(pod).await.map_err(failed)?;
-        match self.get(id)? {
-            Some(sandbox) => self.remove_locked(&sandbox).await.map_err(failed),
-            None => Ok(()),
-        }
+        let lock = self.lock(pod).await;
+        let _lock = lock.map_err(|causes| causes.into_error(Action::Remove, pod))?;
+        let Some(sandbox) = self.get(id)? else {
+            return Ok(());
+        };
+        let removed = self.remove_locked(&sandbox).await;
+        removed.map_err(|causes| causes.into_error(Action::Remove, pod))
     }
 
     /// Stops and removes all sandboxes of a pod, also those with unreadable records. Returns false if there were none.
     /// Goes on past failures, and returns all.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
-        let failed = |causes: Causes| causes.of(Action::Remove, pod);
-        let _lock = self.lock(pod).await.map_err(failed)?;
-        let sandboxes = self.inner.store.of_pod(pod).map_err(|cause| failed(cause.into()))?;
+        let lock = self.lock(pod).await;
+        let _lock = lock.map_err(|causes| causes.into_error(Action::Remove, pod))?;
+        let sandboxes = self.inner.store.of_pod(pod);
+        let sandboxes = sandboxes.map_err(|cause| Causes::from(cause).into_error(Action::Remove, pod))?;
         let mut causes = Causes::default();
         for sandbox in &sandboxes {
             causes.add(self.remove_locked(sandbox).await);
         }
-        causes.into_result().map(|()| !sandboxes.is_empty()).map_err(failed)
+        causes.into_result().map_err(|causes| causes.into_error(Action::Remove, pod))?;
+        Ok(!sandboxes.is_empty())
     }
 
     /// Removes sandboxes from before a reboot, pinned namespaces without a record, and their remains in networks

@@ -140,7 +140,7 @@ impl Reader {
         let server = self.connection.server().to_owned();
         self.listed.begin();
         let listed = &mut self.listed;
-        let each = |item: &[u8]| {
+        let listing = self.pods.list(&self.connection, |item| {
             pods.seen += 1;
             if pods.seen > PODS {
                 return Err(too_much(&server, format!("{PODS} pods")));
@@ -153,8 +153,8 @@ impl Reader {
                 Some(pod) => pods.push(pod).map_err(|limit| too_much(&server, limit)),
                 None => Ok(()),
             }
-        };
-        let version = self.pods.list(&self.connection, each).await?;
+        });
+        let version = listing.await?;
         if version.is_none() {
             return Ok(None);
         }

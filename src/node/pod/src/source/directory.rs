@@ -129,9 +129,9 @@ impl File {
 
     /// Returns the content, or `None` if the file is unchanged.
     fn load(&mut self, path: &Path) -> Result<Option<Vec<u8>>, SourceError> {
-        let read = |source| SourceError::Read { path: path.to_owned(), source };
         // To open a pipe would block, so the kind is checked before.
-        let meta = std::fs::metadata(path).map_err(read)?;
+        let meta = std::fs::metadata(path);
+        let meta = meta.map_err(|source| SourceError::Read { path: path.to_owned(), source })?;
         if !meta.is_file() {
             return Err(SourceError::NotAFile(path.to_owned()));
         }
@@ -142,7 +142,9 @@ impl File {
         let mut bytes = Vec::new();
         // One byte more than allowed shows that the file is too large.
         let limit = MAX_SIZE as u64 + 1;
-        std::fs::File::open(path).map_err(read)?.take(limit).read_to_end(&mut bytes).map_err(read)?;
+        std::fs::File::open(path)
+            .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+            .map_err(|source| SourceError::Read { path: path.to_owned(), source })?;
         // Soon after a change, a second one may have the same time. So a young file is read again.
         let settled = meta.modified().ok().and_then(|time| time.elapsed().ok());
         self.stamp = settled.filter(|age| *age > Duration::from_secs(1)).map(|_| stamp);

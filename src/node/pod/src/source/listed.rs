@@ -21,7 +21,7 @@ const DETAILED: usize = 100;
 /// The longest valid name in bytes.
 const NAME: usize = 253;
 
-/// What is known of a server's pods.
+/// The known state of a server's pods.
 pub(super) struct Listed {
     server: String,
     node: String,
@@ -135,9 +135,9 @@ impl Listed {
             complaint.pod = Some(id.clone());
             complaint
         });
-        let text = |complaint: &Condition| complaint.error.to_string();
         let before = self.bad.insert(id, complaint.clone());
-        self.news |= before.is_none_or(|before| before.as_ref().map(text) != complaint.as_ref().map(text));
+        self.news |=
+            before.is_none_or(|before| error_text(before.as_ref()) != error_text(complaint.as_ref()));
     }
 
     /// Decides about a pod from its JSON. Returns `None` for an unusable one. Fails if the text is no JSON at all.
@@ -157,11 +157,11 @@ impl Listed {
             }
             Err(err) => return Err(self.answer(format!("a pod that is no JSON: {err}"))),
         };
-        Ok(self.take(object))
+        Ok(self.judge_object(object))
     }
 
     /// Decides about a parsed pod. An unwanted or ended one is a [`Change::Drop`].
-    fn take(&mut self, mut object: Object) -> Option<Change> {
+    fn judge_object(&mut self, mut object: Object) -> Option<Change> {
         let Some(id) = object.id() else {
             self.spoilt(PodId::new("", ""), self.answer("a pod without a name"));
             return None;
@@ -194,6 +194,10 @@ impl Listed {
             }
         }
     }
+}
+
+fn error_text(complaint: Option<&Condition>) -> Option<String> {
+    complaint.map(|complaint| complaint.error.to_string())
 }
 
 /// Reads only the names of an object. An unreadable one has none.

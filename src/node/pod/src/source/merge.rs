@@ -25,6 +25,18 @@ pub(super) struct Loser {
 
 type Wanted = (SourceKind, Arc<Manifest>);
 
+impl Loser {
+    fn new((source, loser): &Wanted, winner: &Arc<Origin>, uid: Option<String>) -> Self {
+        Loser {
+            source: *source,
+            pod: loser.id.clone(),
+            origin: Arc::clone(&loser.origin),
+            uid,
+            winner: Arc::clone(winner),
+        }
+    }
+}
+
 /// All wanted pods of one name.
 #[derive(Debug, Default)]
 struct Slot {
@@ -81,12 +93,13 @@ impl Slot {
     /// Returns the pod that has the name: the chosen one, a new one of the same origin, or else the first by source and
     /// order.
     fn winner(&self) -> Option<&Wanted> {
-        let find = |fits: &dyn Fn(&Wanted, &Wanted) -> bool| {
-            self.candidates.iter().find(|one| self.chosen.as_ref().is_some_and(|has| fits(has, one)))
-        };
-        find(&same_pod)
-            .or_else(|| find(&|has, one| has.0 == one.0 && has.1.origin == one.1.origin))
-            .or(self.candidates.first())
+        let Some(chosen) = &self.chosen else { return self.candidates.first() };
+        let mut candidates = self.candidates.iter();
+        if let Some(same) = candidates.clone().find(|one| same_pod(chosen, one)) {
+            return Some(same);
+        }
+        let successor = candidates.find(|one| chosen.0 == one.0 && chosen.1.origin == one.1.origin);
+        successor.or(self.candidates.first())
     }
 }
 
@@ -137,7 +150,7 @@ impl Storage {
             touched.insert(pod.id.clone());
             self.add(source, pod);
         }
-        let mut outcome = self.settle(touched);
+        let mut outcome = self.decide(touched);
         if first && !outcome.updates.iter().any(|update| update.source == source && update.op != Op::Remove) {
             // An empty update tells the listener that this source has been read.
             outcome.updates.push(PodUpdate { op: Op::Add, source, pods: Vec::new() });
@@ -159,7 +172,7 @@ impl Storage {
             Change::Drop(_) if !self.slots.contains_key(&id) => return Outcome::default(),
             Change::Drop(_) => {}
         }
-        self.settle(BTreeSet::from([id]))
+        self.decide(BTreeSet::from([id]))
     }
 
     /// Adds a candidate behind those of the same source.
@@ -174,7 +187,7 @@ impl Storage {
     }
 
     /// Decides again about these names, and about pods that waited for a UID which becomes free. Returns the updates.
-    fn settle(&mut self, touched: BTreeSet<PodId>) -> Outcome {
+    fn decide(&mut self, touched: BTreeSet<PodId>) -> Outcome {
         let mut before: BTreeMap<PodId, Option<Wanted>> = BTreeMap::new();
         let mut outcome = Outcome::default();
         let mut round = touched;
@@ -192,9 +205,10 @@ impl Storage {
                         self.waiting.remove(&uid);
                     }
                 }
-                let stays = |old: &Wanted| winner.as_ref().is_some_and(|new| same_pod(old, new));
                 let chosen = slot.chosen.clone();
-                if let Some((_, old)) = chosen.as_ref().filter(|old| !stays(old)) {
+                let replaced =
+                    chosen.as_ref().filter(|old| winner.as_ref().is_none_or(|new| !same_pod(old, new)));
+                if let Some((_, old)) = replaced {
                     slot.chosen = None;
                     if self.uids.get(&old.uid) == Some(&id) {
                         self.uids.remove(&old.uid);
@@ -226,22 +240,15 @@ impl Storage {
             self.slots.remove(id);
             return changed;
         };
-        let lose = |(source, loser): &Wanted, winner: &Arc<Origin>, uid: Option<String>| Loser {
-            source: *source,
-            pod: loser.id.clone(),
-            origin: Arc::clone(&loser.origin),
-            uid,
-            winner: Arc::clone(winner),
-        };
         let others = slot.candidates.iter().filter(|other| !Arc::ptr_eq(&other.1, &pod));
-        let mut losers: Vec<Loser> = others.map(|other| lose(other, &pod.origin, None)).collect();
+        let mut losers: Vec<Loser> = others.map(|other| Loser::new(other, &pod.origin, None)).collect();
         let taken = self.uids.get(&pod.uid).filter(|other| *other != id).cloned();
         match taken {
             Some(other) => {
                 self.waiting.entry(pod.uid.clone()).or_default().insert(id.clone());
                 let owner = self.slots.get(&other).and_then(|slot| slot.chosen.as_ref());
                 let owner = owner.map_or_else(|| Arc::clone(&pod.origin), |(_, pod)| Arc::clone(&pod.origin));
-                losers.push(lose(&(source, Arc::clone(&pod)), &owner, Some(pod.uid.clone())));
+                losers.push(Loser::new(&(source, Arc::clone(&pod)), &owner, Some(pod.uid.clone())));
             }
             None => {
                 self.uids.entry(pod.uid.clone()).or_insert_with(|| id.clone());
@@ -258,26 +265,34 @@ impl Storage {
 
     /// Compares the chosen pods with those before.
     fn updates(&self, before: &BTreeMap<PodId, Option<Wanted>>) -> Vec<PodUpdate> {
-        let mut changes: BTreeMap<(Op, SourceKind), Vec<Arc<Manifest>>> = BTreeMap::new();
-        let mut change = |op: Op, (source, pod): &Wanted| {
-            changes.entry((op, *source)).or_default().push(Arc::clone(pod));
-        };
+        let mut changes = Changes::new();
         for (id, old) in before {
             let new = self.slots.get(id).and_then(|slot| slot.chosen.as_ref());
             match (old, new) {
                 (Some(old), Some(new)) if same_pod(old, new) => {
                     if old.1.differs(&new.1) {
-                        change(if new.1.facts.deletion.is_some() { Op::Delete } else { Op::Update }, new);
+                        let op = if new.1.facts.deletion.is_some() { Op::Delete } else { Op::Update };
+                        add_change(&mut changes, op, new);
                     }
                 }
                 (old, new) => {
-                    old.iter().for_each(|old| change(Op::Remove, old));
-                    new.iter().for_each(|new| change(Op::Add, new));
+                    if let Some(old) = old {
+                        add_change(&mut changes, Op::Remove, old);
+                    }
+                    if let Some(new) = new {
+                        add_change(&mut changes, Op::Add, new);
+                    }
                 }
             }
         }
         changes.into_iter().map(|((op, source), pods)| PodUpdate { op, source, pods }).collect()
     }
+}
+
+type Changes = BTreeMap<(Op, SourceKind), Vec<Arc<Manifest>>>;
+
+fn add_change(changes: &mut Changes, op: Op, (source, pod): &Wanted) {
+    changes.entry((op, *source)).or_default().push(Arc::clone(pod));
 }
 
 #[cfg(test)]

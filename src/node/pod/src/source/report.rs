@@ -12,7 +12,7 @@ use super::{Condition, PodUpdate, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
 
-/// What the sources share.
+/// The state that the sources share.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// The lock that is held while updates are sent, which keeps them in order.
@@ -129,14 +129,14 @@ impl Reporter {
     pub(super) async fn set_but(&self, pods: Vec<Arc<Manifest>>, keep: &BTreeSet<PodId>) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.set(self.kind, pods, keep);
-        self.tell(outcome).await;
+        self.send_updates(outcome).await;
     }
 
     /// Reports a change of one pod.
     pub(super) async fn change(&self, change: Change) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.change(self.kind, change);
-        self.tell(outcome).await;
+        self.send_updates(outcome).await;
     }
 
     /// Returns the number and bytes of other pods.
@@ -144,7 +144,7 @@ impl Reporter {
         self.shared.state().storage.besides(self.kind, id)
     }
 
-    async fn tell(&self, outcome: Outcome) {
+    async fn send_updates(&self, outcome: Outcome) {
         if outcome.losers_changed {
             self.shared.publish();
         }

@@ -109,16 +109,16 @@ fn patch(uid: &str, status: &PodStatus, now: &str) -> Value {
         PodStatus::NotReady { .. } => ("Pending", "False"),
     };
     let kinds = ["PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"];
-    let condition = |kind: &str| match status {
+    let conditions = kinds.into_iter().map(|kind| match status {
         PodStatus::Ready(_) => json!({"type": kind, "status": ready, "lastTransitionTime": now}),
         PodStatus::NotReady { reason, message } => {
             json!({"type": kind, "status": ready, "lastTransitionTime": now,
             "reason": reason, "message": tame(message)})
         }
-    };
+    });
     let mut all = Map::new();
     all.insert("phase".to_owned(), json!(phase));
-    all.insert("conditions".to_owned(), kinds.into_iter().map(condition).collect());
+    all.insert("conditions".to_owned(), conditions.collect());
     if let PodStatus::Ready(ips) = status
         && let Some(first) = ips.first()
     {

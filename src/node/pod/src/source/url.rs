@@ -1,5 +1,5 @@
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,14 +112,10 @@ impl Reader {
                             (pods, complaints) = (Vec::new(), Vec::new());
                         } else {
                             let parsed = Manifest::parse_each(&bytes, &self.origin, &self.defaults);
-                            let complain = |err: &_| {
-                                Condition::new(
-                                    SourceKind::Http,
-                                    &self.origin,
-                                    SourceError::Manifest(Clone::clone(err)),
-                                )
-                            };
-                            complaints = parsed.errors.iter().map(complain).collect();
+                            let errors = parsed.errors.iter().cloned().map(SourceError::Manifest);
+                            complaints = errors
+                                .map(|err| Condition::new(SourceKind::Http, &self.origin, err))
+                                .collect();
                             pods = keep_last_good(pods, parsed);
                         }
                         // If the first answer is invalid, nothing is known about pods, so the source counts as unread.
@@ -149,8 +145,8 @@ impl Reader {
         let mut url = self.url.clone();
         let (files, mut headers) = (self.header_files.clone(), self.headers.clone());
         if !files.is_empty() {
-            let read = move || from_files(&files, &mut headers).map(|()| headers);
-            let read = tokio::task::spawn_blocking(read).await;
+            let read =
+                tokio::task::spawn_blocking(move || from_files(&files, &mut headers).map(|()| headers)).await;
             headers = read.map_err(|err| HttpError::Connect(err.to_string()))??;
         }
         if let Some(tag) = tag {
@@ -169,8 +165,10 @@ impl Reader {
                     let place =
                         response.headers().get(LOCATION).map(HeaderValue::as_bytes).unwrap_or_default();
                     let place = String::from_utf8_lossy(place).into_owned();
-                    let shown = || place.split(['?', '#']).next().unwrap_or_default().to_owned();
-                    let next = follow(&url, &place).ok_or_else(|| HttpError::Redirect(shown()))?;
+                    let Some(next) = follow(&url, &place) else {
+                        let shown = place.split(['?', '#']).next().unwrap_or_default();
+                        return Err(HttpError::Redirect(shown.to_owned()));
+                    };
                     if next.authority() != url.authority() || next.scheme() != url.scheme() {
                         headers.clear();
                     }
@@ -184,18 +182,21 @@ impl Reader {
 }
 
 fn add(headers: &mut HeaderMap, text: &str) -> Result<(), StartError> {
-    // The error shows only the name, because the value may be a secret.
-    let wrong = || StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned());
-    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
-    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| wrong())?;
+    let (name, value) = text.split_once(':').ok_or_else(|| header_error(text))?;
+    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| header_error(text))?;
     // The server may repeat the value, or a word of it, in an error.
     if !is_public(&name) {
         drop(Secret::new(value.trim()));
     }
-    let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
+    let mut value = HeaderValue::from_str(value.trim()).map_err(|_| header_error(text))?;
     value.set_sensitive(true);
     headers.append(name, value);
     Ok(())
+}
+
+/// Returns the error of an invalid header. It has only the name, because the value may be a secret.
+fn header_error(text: &str) -> StartError {
+    StartError::Header(text.split_once(':').map_or("", |(name, _)| name).to_owned())
 }
 
 /// Returns whether the header's value is no secret. To hide `application/json` in texts would only confuse.
@@ -206,12 +207,16 @@ fn is_public(name: &HeaderName) -> bool {
 /// Adds the headers of these files.
 fn from_files(files: &[PathBuf], headers: &mut HeaderMap) -> Result<(), StartError> {
     for path in files {
-        let wrong = |reason: String| StartError::HeaderFile { path: path.clone(), reason };
-        let bytes = files::read(path, HEADERS, Links::Follow).map_err(|err| wrong(err.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
-        for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            add(headers, line).map_err(|err| wrong(err.to_string()))?;
-        }
+        add_file(headers, path).map_err(|reason| StartError::HeaderFile { path: path.clone(), reason })?;
+    }
+    Ok(())
+}
+
+fn add_file(headers: &mut HeaderMap, path: &Path) -> Result<(), String> {
+    let bytes = files::read(path, HEADERS, Links::Follow).map_err(|err| err.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())?;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        add(headers, line).map_err(|err| err.to_string())?;
     }
     Ok(())
 }

@@ -132,14 +132,11 @@ impl Object {
         let Meta {
             name, namespace, uid, annotations, deletion_timestamp, deletion_grace_period_seconds, ..
         } = self.metadata;
-        let list = |members: Option<Few<Member>>| {
-            members.map(|members| members.0.into_iter().map(Container::from).collect::<Vec<_>>())
-        };
         let spec = self.spec.map(|spec| PodSpec {
             host_network: spec.host_network,
             hostname: spec.hostname,
-            containers: list(spec.containers).unwrap_or_default(),
-            init_containers: list(spec.init_containers),
+            containers: convert_containers(spec.containers).unwrap_or_default(),
+            init_containers: convert_containers(spec.init_containers),
             dns_policy: spec.dns_policy,
             dns_config: spec.dns_config.map(|dns| PodDNSConfig {
                 nameservers: dns.nameservers.map(|few| few.0),
@@ -167,6 +164,10 @@ impl Object {
             status: Some(PodStatus { phase, ..PodStatus::default() }),
         }
     }
+}
+
+fn convert_containers(members: Option<Few<Member>>) -> Option<Vec<Container>> {
+    members.map(|members| members.0.into_iter().map(Container::from).collect())
 }
 
 /// The names of an object, which are readable even if the rest is invalid.

@@ -9,7 +9,7 @@ use super::work::Cause;
 use super::worker::{Order, Orders};
 use crate::sandbox::SandboxConfig;
 
-/// What the loop knows of one pod.
+/// The loop's knowledge of one pod.
 pub(super) struct Entry {
     orders: Orders,
     serial: u64,

@@ -4,7 +4,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff::Backoff;
-use super::entry::Entry;
 use super::sync_loop::{Ended, SyncLoop};
 use super::work::Work;
 use super::{Command, Event, Pods};
@@ -22,7 +21,7 @@ impl<W: Work> SyncLoop<W> {
                 Ok(existing) => break existing,
                 Err(why) => {
                     if backoff.failures() == 0 {
-                        self.tell(&Event::Trouble(Some(why.clone())));
+                        self.notify(&Event::Trouble(Some(why.clone())));
                     }
                     self.board.set_overall(|overall| overall.trouble = Some(why));
                     self.board.beat();
@@ -35,7 +34,7 @@ impl<W: Work> SyncLoop<W> {
         };
         if backoff.failures() > 0 {
             self.board.set_overall(|overall| overall.trouble = None);
-            self.tell(&Event::Trouble(None));
+            self.notify(&Event::Trouble(None));
         }
         if !self.sources_ready {
             return None;
@@ -45,13 +44,15 @@ impl<W: Work> SyncLoop<W> {
         }
         self.housekept = true;
         let idle = self.pods.values().all(|entry| !entry.busy);
-        let due = |every| self.cleaned.is_none_or(|last| last.elapsed() >= every);
-        if idle && self.options.clean.is_some_and(due) {
+        if idle
+            && let Some(every) = self.options.clean
+            && self.cleaned.is_none_or(|last| last.elapsed() >= every)
+        {
             self.cleaned = Some(Instant::now());
             let (work, listener) = (Arc::clone(&self.shared.work), self.options.listener.clone());
             self.tasks.spawn(async move {
                 if let Err(why) = work.clean().await {
-                    listener.tell(&Event::Warning(why));
+                    listener.notify(&Event::Warning(why));
                 }
             });
         }
@@ -71,18 +72,17 @@ impl<W: Work> SyncLoop<W> {
             self.shared.permits.close();
         }
         while self.pods.values().any(|entry| entry.busy) {
-            let busy = |of: &Entry| of.busy;
             // Only holders of a permit can work.
             if !tear_down && self.shared.permits.available_permits() >= self.options.parallel.max(1) {
                 break;
             }
             let left = limit.saturating_duration_since(Instant::now());
             match timeout(left.min(Duration::from_secs(1)), self.finished.recv()).await {
-                Ok(Some(finished)) => self.note(finished),
+                Ok(Some(finished)) => self.record(finished),
                 Ok(None) => break,
                 Err(_) if Instant::now() < limit => {}
                 Err(_) => {
-                    let unfinished = self.pods.iter().filter(|(_, entry)| busy(entry));
+                    let unfinished = self.pods.iter().filter(|(_, entry)| entry.busy);
                     return Ended { unfinished: unfinished.map(|(id, _)| id.clone()).collect() };
                 }
             }

@@ -107,7 +107,7 @@ impl Listener {
         Listener(Some(Arc::new(tell)))
     }
 
-    fn tell(&self, event: &Event) {
+    fn notify(&self, event: &Event) {
         if let Some(tell) = &self.0 {
             tell(event);
         }

@@ -40,7 +40,7 @@ impl Phase {
 pub struct PodReport {
     #[serde(flatten)]
     pub id: PodId,
-    /// It is empty for an unwanted pod.
+    /// The UID, which is empty for an unwanted pod.
     pub uid: String,
     pub phase: Phase,
     /// Why the pod isn't ready, in one word.

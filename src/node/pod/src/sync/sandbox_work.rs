@@ -46,7 +46,7 @@ impl SandboxWork {
     }
 
     /// Remembers a sandbox, so that it is watched and checked.
-    fn note(&self, sandbox: Sandbox) -> Up {
+    fn remember(&self, sandbox: Sandbox) -> Up {
         let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
         let links = self.sandboxes.links_of(&sandbox);
         let known = Known { sandbox: lean(sandbox), links, lost: false };
@@ -57,9 +57,8 @@ impl SandboxWork {
     /// Returns the network that an ending pod has. Fails without one, because it gets no new one.
     fn existing_network(&self, pod: &SandboxConfig) -> Result<Up, Condition> {
         let found = self.sandboxes.find(&pod.pod).map_err(|err| condition(FAILED_CREATE, &err))?;
-        let good = |of: &Sandbox| of.config.serves(pod) && self.sandboxes.fault(of).is_none();
-        match found.filter(good) {
-            Some(sandbox) => Ok(self.note(sandbox)),
+        match found.filter(|of| of.config.serves(pod) && self.sandboxes.fault(of).is_none()) {
+            Some(sandbox) => Ok(self.remember(sandbox)),
             None => Err(Condition { reason: FAILED_CREATE, message: "the pod is being deleted".to_owned() }),
         }
     }
@@ -84,13 +83,9 @@ const NOT_READY: &str = "NetworkNotReady";
 
 /// Converts an error into a condition. A network that is not ready has its own reason.
 fn condition(reason: &'static str, err: &SandboxError) -> Condition {
-    let not_ready = |cause: &SandboxCause| match cause {
-        SandboxCause::NotReady(_) => true,
-        SandboxCause::Network(err) => matches!(&**err, NetworkError::NotReady(_)),
-        _ => false,
-    };
     let reason = match err.causes().first() {
-        Some(cause) if not_ready(cause) => NOT_READY,
+        Some(SandboxCause::NotReady(_)) => NOT_READY,
+        Some(SandboxCause::Network(err)) if matches!(&**err, NetworkError::NotReady(_)) => NOT_READY,
         _ => reason,
     };
     Condition { reason, message: err.to_string() }
@@ -98,13 +93,11 @@ fn condition(reason: &'static str, err: &SandboxError) -> Condition {
 
 /// Returns whether all failures are errors that plugins reported, and not those of missing or silent plugins.
 fn is_refusal(err: &SandboxError) -> bool {
-    let of_plugins = |failure: &Error| match failure {
-        Error::Plugins(failures) => failures.first.cause.is_refusal(),
-        _ => false,
-    };
     err.causes().iter().all(|cause| match cause {
         SandboxCause::Network(err) => match &**err {
-            NetworkError::Plugins { failures, .. } => failures.iter().all(of_plugins),
+            NetworkError::Plugins { failures, .. } => failures.iter().all(
+                |failure| matches!(failure, Error::Plugins(plugins) if plugins.first.cause.is_refusal()),
+            ),
             _ => false,
         },
         _ => false,
@@ -120,7 +113,7 @@ impl Work for SandboxWork {
             Cause::Config | Cause::Retry => {}
         }
         let sandbox = self.sandboxes.run(pod).await.map_err(|err| condition(FAILED_CREATE, &err))?;
-        Ok(self.note(sandbox))
+        Ok(self.remember(sandbox))
     }
 
     async fn down(&self, pod: &PodId) -> Result<(), Condition> {
@@ -130,9 +123,11 @@ impl Work for SandboxWork {
 
     async fn existing(&self) -> Result<Vec<PodId>, String> {
         let sandboxes = self.sandboxes.clone();
-        // Pods of `cnimble pod up` have no source, and are not this loop's.
-        let ours = |of: &Sandbox| of.config.annotations.contains_key(SOURCE_ANNOTATION);
-        let listing = tokio::task::spawn_blocking(move || sandboxes.pods(ours)).await;
+        let listing = tokio::task::spawn_blocking(move || {
+            // Pods of `cnimble pod up` have no source, and are not this loop's.
+            sandboxes.pods(|of| of.config.annotations.contains_key(SOURCE_ANNOTATION))
+        })
+        .await;
         let Pods { pods, problems } =
             listing.map_err(|err| err.to_string())?.map_err(|err| err.to_string())?;
         let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +143,7 @@ impl Work for SandboxWork {
     async fn lost(&self) -> Vec<(PodId, Cause)> {
         let (sandboxes, known) = (self.sandboxes.clone(), Arc::clone(&self.known));
         // Netlink and namespaces block the thread.
-        let looked = tokio::task::spawn_blocking(move || look(&sandboxes, &known)).await;
+        let looked = tokio::task::spawn_blocking(move || find_lost(&sandboxes, &known)).await;
         looked.unwrap_or_default()
     }
 
@@ -167,13 +162,15 @@ fn lean(sandbox: Sandbox) -> Sandbox {
 }
 
 /// Returns the pods whose sandboxes are broken. Each sandbox is reported once.
-fn look(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
+fn find_lost(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
     let pods: Vec<Arc<Known>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
     let present = if pods.is_empty() { None } else { links::present() };
     let mut lost = Vec::new();
     for pod in pods {
-        let missing = |name: &&String| present.as_ref().is_some_and(|present| !present.contains(*name));
-        let what = match (sandboxes.fault(&pod.sandbox), pod.links.iter().find(missing)) {
+        let fault = sandboxes.fault(&pod.sandbox);
+        let missing =
+            pod.links.iter().find(|name| present.as_ref().is_some_and(|present| !present.contains(*name)));
+        let what = match (fault, missing) {
             (Some(fault), _) => fault.to_string(),
             (None, Some(link)) => format!("its link {link} is gone from the host"),
             (None, None) => continue,

@@ -90,7 +90,7 @@ impl<W: Work> SyncLoop<W> {
                 input = inputs.recv(), if more => {
                     more = input.is_some();
                     let ready = self.sources_ready;
-                    input.into_iter().for_each(|input| self.take(input));
+                    input.into_iter().for_each(|input| self.take_input(input));
                     if self.sources_ready && !ready {
                         // All wanted pods are known now, so unwanted ones can be taken down.
                         housekeeping.reset_immediately();
@@ -98,7 +98,7 @@ impl<W: Work> SyncLoop<W> {
                     None
                 }
                 Some(finished) = self.finished.recv() => {
-                    self.note(finished);
+                    self.record(finished);
                     None
                 }
                 Some((id, cause)) = losses.recv() => {
@@ -130,7 +130,7 @@ impl<W: Work> SyncLoop<W> {
         }
     }
 
-    fn take(&mut self, input: Input) {
+    fn take_input(&mut self, input: Input) {
         match input {
             Input::Want(pods) => pods.into_iter().for_each(|pod| self.want(Arc::new(pod))),
             Input::Unwant(pods) => pods.iter().for_each(|(id, uid)| self.unwant(id, uid)),
@@ -216,7 +216,7 @@ impl<W: Work> SyncLoop<W> {
     }
 
     /// Records finished work, and reports it.
-    pub(super) fn note(&mut self, finished: Finished) {
+    pub(super) fn record(&mut self, finished: Finished) {
         let Finished { id, serial, cause, took, outcome } = finished;
         let (operation, failure) = match (&outcome, &cause) {
             (Outcome::Down(outcome), _) => ("down", outcome.as_ref().err()),
@@ -225,7 +225,7 @@ impl<W: Work> SyncLoop<W> {
             (Outcome::Up(outcome), _) => ("up", outcome.as_ref().err()),
         };
         let failure = failure.map(|condition| condition.reason);
-        self.tell(&Event::Worked { id: id.clone(), operation, took, failure });
+        self.notify(&Event::Worked { id: id.clone(), operation, took, failure });
         let Some(entry) = self.pods.get_mut(&id) else { return };
         if !entry.is_latest(serial) {
             // A newer order is being carried out.
@@ -237,7 +237,7 @@ impl<W: Work> SyncLoop<W> {
                 // The pod's worker ends with the entry.
                 self.pods.remove(&id);
                 self.board.remove(&id);
-                return self.tell(&Event::Gone(id));
+                return self.notify(&Event::Gone(id));
             }
             // An ending pod without a network gets none, so it is taken down.
             Outcome::Up(Err(_)) if entry.ending => return self.remove(&id),
@@ -278,12 +278,12 @@ impl<W: Work> SyncLoop<W> {
 
     fn report(&self, id: &PodId, uid: &str, change: impl FnOnce(&mut super::PodReport)) {
         if let Some(report) = self.board.update(id, uid, change) {
-            self.tell(&Event::Pod(report));
+            self.notify(&Event::Pod(report));
         }
     }
 
-    pub(super) fn tell(&self, event: &Event) {
-        self.options.listener.tell(event);
+    pub(super) fn notify(&self, event: &Event) {
+        self.options.listener.notify(event);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::sandbox::SandboxConfig;
 /// Why a pod is worked on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// Its wanted configuration is new or has changed.
+    /// The wanted configuration of the pod is new or has changed.
     Config,
     /// The last work failed.
     Retry,
@@ -16,7 +16,7 @@ pub enum Cause {
     Ending,
     /// A check is due. This is the number of failed checks in a row.
     Check(u32),
-    /// Its sandbox is broken.
+    /// The sandbox of the pod is broken.
     Lost { sandbox: String, what: String },
 }
 
@@ -36,7 +36,7 @@ pub struct Up {
     pub ips: Vec<IpAddr>,
 }
 
-/// What the loop does with pods. It never runs two operations at once for one pod.
+/// The loop's work on pods. The loop never runs two operations at once for one pod.
 pub trait Work: Send + Sync + 'static {
     /// Brings a pod up, by only the steps that are missing.
     fn up(

@@ -38,7 +38,7 @@ pub(super) enum Outcome {
 /// The orders to a worker, which ends when this is dropped.
 pub(super) type Orders = watch::Sender<Option<Order>>;
 
-/// What all workers share.
+/// The state that all workers share.
 pub(super) struct Shared<W> {
     pub(super) work: Arc<W>,
     /// The permits for parallel work. They are closed when no work may begin any more.

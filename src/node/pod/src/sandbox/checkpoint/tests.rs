@@ -10,7 +10,7 @@ fn what_is_written_is_found_again() {
     let store = Store::open(dir.path().join("a/b")).unwrap();
     let (web, db) = (PodId::new("default", "web"), PodId::new("default", "db"));
     for (pod, id, attempt) in [(&web, "22", 1), (&web, "11", 0), (&db, "33", 0)] {
-        store.put(&sandbox(pod, id, attempt)).unwrap();
+        store.write_new(&sandbox(pod, id, attempt)).unwrap();
     }
     let ids = |found: &[Sandbox]| found.iter().map(|of| of.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&store.of_pod(&web).unwrap()), ["11", "22"]);
@@ -39,7 +39,7 @@ fn records_of_one_directory_are_sorted_in_and_nothing_is_left_of_those_that_go()
     other.remove(&record).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     assert_eq!((store.get("11").unwrap(), store.of_pod(&web).unwrap().len()), (None, 0));
-    other.put(&sandbox(&web, "22", 1)).unwrap();
+    other.write_new(&sandbox(&web, "22", 1)).unwrap();
     assert_eq!(store.pods(|of| of.attempt > 0).unwrap().pods, [web]);
     assert_eq!(store.get("22").unwrap().unwrap().attempt, 1);
 }
@@ -52,7 +52,7 @@ fn the_last_whole_document_of_a_record_counts() {
     let begun = sandbox(&web, "11", 0);
     let ready = Sandbox { state: State::Ready, ips: vec!["10.0.0.2".parse().unwrap()], ..begun.clone() };
     store.amend(&ready).unwrap_err();
-    store.put(&begun).unwrap();
+    store.write_new(&begun).unwrap();
     let before = fs::read(store.path(&web, "11")).unwrap();
     store.amend(&ready).unwrap();
     let after = fs::read(store.path(&web, "11")).unwrap();
@@ -68,7 +68,7 @@ fn the_last_whole_document_of_a_record_counts() {
             assert_eq!(store.get("11").unwrap().unwrap(), if whole { &ready } else { &begun }.clone());
         }
     }
-    store.put(&begun).unwrap();
+    store.write_new(&begun).unwrap();
     assert_eq!(store.of_pod(&web).unwrap(), [begun]);
 }
 
@@ -77,8 +77,8 @@ fn a_bad_record_hides_no_other_and_is_to_be_taken_down() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().to_owned()).unwrap();
     let (web, db) = (PodId::new("default", "web"), PodId::new("default", "db"));
-    store.put(&sandbox(&web, "11", 0)).unwrap();
-    store.put(&sandbox(&db, "22", 0)).unwrap();
+    store.write_new(&sandbox(&web, "11", 0)).unwrap();
+    store.write_new(&sandbox(&db, "22", 0)).unwrap();
     for garbage in ["", "{", "[]", r#"{"id":"11"}"#] {
         fs::write(store.path(&web, "11"), garbage).unwrap();
         let listing = store.list().unwrap();
