@@ -91,8 +91,10 @@ impl Attached<'_> {
         let (call, config, vlans) = (cx.call, cx.config, port::vlans(cx.config));
         let verify = |cx: &mut Context<'_>| is_port(&port_now(cx, end)?, bridge);
         call.wants(Place::Host, cx, verify, |cx| self.join(cx, bridge, end))?;
-        let verify = |cx: &mut Context<'_>| check::host_state(&port_now(cx, end)?, self.prev);
+        let verify = |cx: &mut Context<'_>| check::host_end_is_up(&port_now(cx, end)?);
         call.wants(Place::Host, cx, verify, |cx| check::switch_on(&mut cx.host, end))?;
+        let now = port_now(cx, end);
+        call.expects(Place::Host, now.and_then(|now| check::host_end_mac(&now, self.prev)))?;
         let verify = |cx: &mut Context<'_>| check_flags(&port_now(cx, end)?, config);
         call.wants(Place::Host, cx, verify, |cx| {
             let port = port_now(cx, end)?;

@@ -57,8 +57,10 @@ fn hosts_end(
     prev: &CniResult,
     paths: &[Path],
 ) -> Result<(), Error> {
-    let verify = |host: &mut Netlink| check::host_state(&check::host_end_again(host, end)?, prev);
+    let verify = |host: &mut Netlink| check::host_end_is_up(&check::host_end_again(host, end)?);
     call.wants(Place::Host, host, verify, |host| check::switch_on(host, end))?;
+    let now = check::host_end_again(host, end);
+    call.expects(Place::Host, now.and_then(|now| check::host_end_mac(&now, prev)))?;
     // The ends of the Go plugin have no alias and keep the host's default of `accept_ra`, so they are not compared.
     if call.is_examined() && call.owner().owns(&end.alias) {
         let verify = |host: &mut Netlink| match host.link_at(end.index)?.accept_ra {

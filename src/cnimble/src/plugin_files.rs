@@ -64,7 +64,8 @@ impl PluginFile {
             // A distribution's build often has no version.
             Maker::Go if version == "unknown" => "Go, of unknown version".to_owned(),
             Maker::Go => format!("Go v{version}"),
-            Maker::Other => "another program".to_owned(),
+            Maker::Other if self.acts_as.is_none() => "an unknown maker".to_owned(),
+            Maker::Other => "another maker".to_owned(),
         }
     }
 

@@ -81,9 +81,8 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     let diagnosis = interrupt::look(what, doctor.look()).await?;
     let mut problems: Vec<(String, String)> = Vec::new();
     for finding in diagnosis.findings {
-        let Some(id) = finding.subject.container_id else { continue };
-        // The part after a colon is only for the output of the doctor.
-        let why = finding.why.split(": ").next().unwrap_or_default();
+        let Some(id) = finding.subject.container_id.clone() else { continue };
+        let why = finding.brief();
         let problem = if finding.kind.is_of_sandbox() {
             why.to_owned()
         } else {

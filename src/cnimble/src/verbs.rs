@@ -23,15 +23,14 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     network::warn_of_capabilities(&network, attach.capability_args.keys());
     let (_, known) = lookup(session, &network.name, &attach);
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
-        Ok(outcome) => {
-            outcome.map_err(|err| Report::of_attachment(&what, &err, Some(&del_hint(&network, &attach))))?
-        }
+        Ok(outcome) => outcome
+            .map_err(|err| Report::of_attachment(&what, &err, &del_hint(session, &network, &attach)))?,
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
             return Err(if known.is_some() {
                 report
                     .row("why", "interrupted; not rolled back, because the attachment existed before")
-                    .hint(del_hint(&network, &attach))
+                    .hint(del_hint(session, &network, &attach))
             } else {
                 abandon(session, &network, &attach, report).await
             });
@@ -44,13 +43,13 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     }
     .map_err(|report| {
         let report = report.row("note", format!("{} is in network {}", attach.ifname, network.name));
-        report.hint(del_hint(&network, &attach))
+        report.hint(del_hint(session, &network, &attach))
     })
 }
 
 /// Returns the command that deletes this attachment. It names the ID unless that is the default one of the namespace,
 /// which the command would look for otherwise.
-fn del_hint(network: &NetworkList, attach: &Attach) -> String {
+fn del_hint(session: &Session, network: &NetworkList, attach: &Attach) -> String {
     let mut command = format!("cnimble del {} {}", network.name, attach.netns);
     if attach.container_id != target::container_id(&attach.netns) {
         command += &format!(" --container-id {}", attach.container_id);
@@ -58,12 +57,12 @@ fn del_hint(network: &NetworkList, attach: &Attach) -> String {
     if attach.ifname != "eth0" {
         command += &format!(" -i {}", attach.ifname);
     }
-    command
+    command + &session.directories
 }
 
 /// Returns the hint to repeat the ADD.
-fn add_again(network: &NetworkList, attach: &Attach) -> String {
-    format!("`{}`, and add it again", del_hint(network, attach))
+fn add_again(session: &Session, network: &NetworkList, attach: &Attach) -> String {
+    format!("`{}`, and add it again", del_hint(session, network, attach))
 }
 
 /// Deletes the attachment of an interrupted ADD, and completes the report. The DEL waits until the library has undone
@@ -78,7 +77,7 @@ async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, repo
                 Ok(Err(err)) => report.row("then", err.to_string()),
                 _ => report,
             };
-            report.hint(del_hint(network, attach))
+            report.hint(del_hint(session, network, attach))
         }
     }
 }
@@ -116,11 +115,11 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
         let is_missing = |of: &Failure| matches!(of.cause, PluginError::Missing { .. });
         if record == Record::Usable && has_file && !from_file && failures.iter().any(is_missing) {
-            let report = Report::of(&what, err);
+            let report = Report::of(session, &what, err);
             return Err(report.or_hint("go by the network's file, which may name other plugins: --from-file"));
         }
     }
-    finish(&what, outcome)?;
+    finish(session, &what, outcome)?;
     let Attach { ifname, container_id, netns, .. } = &attach;
     let name = &network.name;
     let mut words = match record {
@@ -145,7 +144,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
         }
         // A runtime's repeated DEL of one network of several is no mistake.
         if let Some(other) = other_record(session, &network.name, &attach, session.human()) {
-            note(&other.told("del"));
+            note(&other.told(session, "del"));
         }
     }
     session.done(&words, &summary(&network, &attach, "recorded", record == Record::Usable))
@@ -164,14 +163,16 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     match &outcome {
         Ok(Err(err @ Error::Plugins(failures))) if is_difference(&failures.first.cause) => {
             let what = format!("{} is not as network {} made it", attach.ifname, network.name);
-            return Err(Report::of(what, err).hint(add_again(&network, &attach)));
+            return Err(Report::of(session, what, err).hint(add_again(session, &network, &attach)));
         }
         Ok(Err(err @ Error::NoResult { .. })) if record == Record::Missing => {
-            let report = Report::of(&what, err);
+            let report = Report::of(session, &what, err);
             let other = other_record(session, &network.name, &attach, true);
-            return Err(other.into_iter().fold(report, |report, other| report.hint(other.told("check"))));
+            return Err(other
+                .into_iter()
+                .fold(report, |report, other| report.hint(other.told(session, "check"))));
         }
-        _ => finish(&what, outcome)?,
+        _ => finish(session, &what, outcome)?,
     }
     let asked = !network.disable_check;
     let words = if asked {
@@ -261,7 +262,7 @@ fn unknown(session: &Session, attach: &Attach, call: &Unknown<'_>) -> Report {
     };
     let report = report.row("record", why);
     let other = other_record(session, name, attach, true);
-    other.into_iter().fold(report, |report, other| report.hint(other.told(verb)))
+    other.into_iter().fold(report, |report, other| report.hint(other.told(session, verb)))
 }
 
 /// Whether the plugin says that the attachment differs from the result of ADD. By other codes a plugin of another
@@ -292,13 +293,14 @@ struct Other {
 
 impl Other {
     /// Returns a sentence with the command that runs `verb` for that attachment.
-    fn told(&self, verb: &str) -> String {
+    fn told(&self, session: &Session, verb: &str) -> String {
         let Other { entry, netns } = self;
         let (network, id, ifname) = (&entry.network, &entry.container_id, &entry.ifname);
         let option = if ifname == "eth0" { String::new() } else { format!(" -i {ifname}") };
         format!(
             "a record names this namespace with network {network}, ID {id} and interface {ifname}: \
-             use `cnimble {verb} {network} {netns} --container-id {id}{option}`"
+             use `cnimble {verb} {network} {netns} --container-id {id}{option}{}`",
+            session.directories
         )
     }
 }

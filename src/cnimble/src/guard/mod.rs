@@ -193,9 +193,9 @@ impl Guard {
                     _ = locked.insert(err.to_string());
                 }
                 Repair::Failed(err) => drop(failed.insert(format!("{}: {err}", finding.what))),
-                Repair::Doubt(_) if finding.doubt.is_some() => drop(left_alone.insert(left(finding))),
+                Repair::Doubt { .. } if finding.doubt.is_some() => drop(left_alone.insert(left(finding))),
                 // The pod is being removed.
-                Repair::Doubt(_) | Repair::NotAsked => {}
+                Repair::Gone | Repair::Doubt { .. } | Repair::NotAsked => {}
             }
         }
         if !repaired.is_empty() {

@@ -33,7 +33,7 @@ pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
         kind: Kind::EmptyRules,
         what: idle.join("; "),
         subject: Subject::default(),
-        why: "there is no pod that they are for".to_owned(),
+        why: "no rule of a pod uses them".to_owned(),
         doubt: None,
         passing: false,
         remedy: "remove them; the next pod makes them again",

@@ -108,7 +108,7 @@ fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
         let result = known.entry.cni_result().ok().flatten().unwrap_or_default();
         let addrs = result.ips.iter().map(|ip| ip.address).collect();
         let id = &known.entry.container_id;
-        let more = format!("which is published for container {id} and leads there");
+        let more = format!("which is published for container {id}");
         shadowed(ports, addrs).into_iter().map(move |text| format!("{text}, {more}")).collect::<Vec<_>>()
     };
     published.iter().flat_map(of_pod).collect()

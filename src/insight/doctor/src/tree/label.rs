@@ -102,7 +102,11 @@ pub(super) fn network(network: &Network) -> String {
 
 /// Returns the text in place of a bridge.
 pub(super) fn without_bridge(place: &Place) -> &'static str {
-    if place.pods.iter().any(|pod| pod.link.is_some()) { "routed by the host" } else { "no link on the host" }
+    if place.pods.iter().any(|pod| pod.link.is_some()) {
+        "on no bridge"
+    } else {
+        "without a known link on the host"
+    }
 }
 
 /// Returns the notes about a link, besides its name and addresses.
