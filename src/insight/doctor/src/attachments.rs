@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cnimble_cni::list::{Injection, ListEntry};
-use cnimble_cni::{Code, NetworkList, Owner, Verb, Version};
+use cnimble_cni::{Code, Error, NetworkList, Owner, Verb, Version};
 use cnimble_liveness::cache_entries::{Known, failed, owner_of};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, inside};
@@ -211,14 +211,15 @@ impl Doctor<'_> {
         let mut faults = examined.faults.map_err(|err| err.to_string())?;
         // The configuration of a delegate lacks a part of what its ADD was given, so its pods are not compared.
         faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
-        let action = |fault: Fault| {
+        let mut found = Vec::new();
+        for fault in faults {
             let (owner, cache) = (known.owner(), known.cache.clone());
             let Fault { place, is_mendable, item, .. } = fault;
             let plugin = plugin.plugin_type.clone();
             let action = Action { owner, cache, plugin, place, is_mendable, item };
-            (fault, super::Action::Attachment(Box::new(action)))
-        };
-        Ok(faults.into_iter().map(action).collect())
+            found.push((fault, super::Action::Attachment(Box::new(action))));
+        }
+        Ok(found)
     }
 
     /// Runs CHECK of a linked plugin, or of the one to which it delegates. It returns `None` if the plugin is not
@@ -391,12 +392,14 @@ fn doubt(entry: &Entry, tag: &str) -> Option<Repair> {
     if begun::is_noted(tag) {
         return Some(Repair::Doubt { why: "its DEL has begun".to_owned(), passing: true });
     }
-    let inside = || {
-        let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;
-        inside::doubt(entry, &ns, &mut Netlink::open()?)
-    };
-    let why = inside().unwrap_or_else(|err| Some(err.to_string()))?;
+    let why = doubt_inside(entry).unwrap_or_else(|err| Some(err.to_string()))?;
     Some(Repair::Doubt { why, passing: false })
+}
+
+/// Returns why the interface at the entry's path may not be the entry's, or `None` if nothing speaks against it.
+fn doubt_inside(entry: &Entry) -> Result<Option<String>, Error> {
+    let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;
+    inside::doubt(entry, &ns, &mut Netlink::open()?)
 }
 
 /// Returns the finding about an attachment whose DEL has begun and not ended.
@@ -455,9 +458,9 @@ const UNPROVEN: &str = "nothing on the host proves that an interface is the pod'
 /// that runs looks the same between its last plugin and the removal of the record. So only what is found twice, with a
 /// pause of [`PAUSE`], counts.
 pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
-    let doubtful = |known: &&Known| known.own && matches!(known.verdict, Verdict::Doubt(_));
-    let mut lost: Vec<&Known> =
-        node.entries.iter().filter(doubtful).filter(|known| has_lost(known)).collect();
+    let doubtful =
+        node.entries.iter().filter(|known| known.own && matches!(known.verdict, Verdict::Doubt(_)));
+    let mut lost: Vec<&Known> = doubtful.filter(|known| has_lost(known)).collect();
     if lost.is_empty() {
         return Vec::new();
     }

@@ -224,12 +224,12 @@ impl Doctor<'_> {
         unchecked.extend(unread);
         // A lease that the plugin's CHECK misses, too, is one finding, and `--repair` puts it back.
         sandboxes.retain(|of| {
-            let is_same = |missing: &Finding| missing.is_missing_lease() && missing.subject == of.subject;
-            of.kind != Kind::SandboxWithoutLease || !findings.iter().any(is_same)
+            let mut missing = findings.iter().filter(|missing| missing.is_missing_lease());
+            of.kind != Kind::SandboxWithoutLease || !missing.any(|missing| missing.subject == of.subject)
         });
         cut_off.retain(|lost| {
-            let is_same = |of: &Finding| of.kind == Kind::SandboxInterface && of.subject == lost.subject;
-            !sandboxes.iter().any(is_same)
+            let mut of_sandboxes = sandboxes.iter().filter(|of| of.kind == Kind::SandboxInterface);
+            !of_sandboxes.any(|of| of.subject == lost.subject)
         });
         findings.extend(cut_off);
         findings.extend(sandboxes);

@@ -36,9 +36,13 @@ pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
 /// Returns `NAMESPACE/NAME` of a Kubernetes pod. It returns `None` for other pods, and for names with control
 /// characters, which could steer a terminal.
 fn pod_of(known: &Known) -> Option<String> {
-    let get = |wanted: &str| known.entry.args.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
-    let get = |wanted: &str| get(wanted).filter(|value| !value.contains(char::is_control));
-    Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
+    Some(format!("{}/{}", argument(known, "K8S_POD_NAMESPACE")?, argument(known, "K8S_POD_NAME")?))
+}
+
+/// Returns an argument of the ADD. It returns `None` for a value with control characters.
+fn argument<'k>(known: &'k Known, wanted: &str) -> Option<&'k str> {
+    let (_, value) = known.entry.args.iter().find(|(key, _)| key == wanted)?;
+    Some(value.as_str()).filter(|value| !value.contains(char::is_control))
 }
 
 /// Returns the findings about sandboxes, and texts about those that could not be looked into. The result is empty if no
@@ -84,15 +88,16 @@ impl Look<'_> {
     /// Returns the doctor's cache, and those with a listed sandbox. The pods of any other cache can be another
     /// runtime's.
     fn caches(&self) -> BTreeSet<&Path> {
-        let is_listed = |known: &&Known| self.node.is_listed(&known.entry.container_id, true);
-        let of_sandboxes = self.node.entries.iter().filter(is_listed).map(|known| known.cache.as_path());
-        of_sandboxes.chain([self.doctor.invoker.cache().dir()]).collect()
+        let of_sandboxes =
+            self.node.entries.iter().filter(|known| self.node.is_listed(&known.entry.container_id, true));
+        let caches = of_sandboxes.map(|known| known.cache.as_path());
+        caches.chain([self.doctor.invoker.cache().dir()]).collect()
     }
 
     /// Returns the cache entries of a sandbox, without loopback's.
     fn entries(&self, id: &str) -> Vec<&Known> {
-        let of = |known: &&Known| known.entry.container_id == id && known.entry.ifname != "lo";
-        self.node.entries.iter().filter(of).collect()
+        let of_sandbox = self.node.entries.iter().filter(|known| known.entry.container_id == id);
+        of_sandbox.filter(|known| known.entry.ifname != "lo").collect()
     }
 
     /// Returns the leases of a sandbox.

@@ -41,6 +41,12 @@ pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     }
 }
 
+/// Returns the texts on the lines to the pods of a place, and to its other ports.
+pub(super) fn ends(place: &Place) -> impl Iterator<Item = String> {
+    let of_pods = place.pods.iter().map(|pod| end(place, pod).unwrap_or_default());
+    of_pods.chain(place.others.iter().map(named))
+}
+
 /// Returns the name of the interface in the pod, and whether it is down. A missing interface has a row `problem`.
 pub(super) fn inner(pod: &Pod) -> String {
     match &pod.interface {
