@@ -157,8 +157,14 @@ pub(super) fn skipped_in_pods(items: &[Item]) -> Option<String> {
 /// Returns how many findings nothing was done about, and which options repair how many of them. It returns `None` if
 /// there are none. Findings in pods that a repair skipped don't count.
 pub(super) fn found(items: &[Item]) -> Option<String> {
-    let by = |cure| items.iter().filter(|of| of.brief.outcome == Outcome::Found && of.cure == cure).count();
-    let (host, pod, runtime) = (by(Cure::Host), by(Cure::Pod), by(Cure::Runtime));
+    let (mut host, mut pod, mut runtime) = (0, 0, 0);
+    for item in items.iter().filter(|of| of.brief.outcome == Outcome::Found) {
+        match item.cure {
+            Cure::Host => host += 1,
+            Cure::Pod => pod += 1,
+            Cure::Runtime => runtime += 1,
+        }
+    }
     let told = match (host, pod, runtime) {
         (0, 0, 0) => return None,
         (_, 0, 0) => "--repair repairs".to_owned(),

@@ -2,11 +2,12 @@
 
 use std::fmt::Display;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use cnimble_cni::{self as cni, CniResult, Code, NetworkList, Version};
-use cnimble_runtime::{Attach, ConfError, Entry, Error, Failure, Key, Lookup, PluginError};
+use cnimble_runtime::{Attach, ConfError, Entry, Error, Key, Lookup, PluginError};
 
 use super::args::{self, Attachment};
 use super::interrupt::{finish, interruptible};
@@ -113,8 +114,8 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     let Existing { given, network, attach, record, has_file } = find(session, given, attach, &what, "del")?;
     let outcome = interruptible(session.invoker.del(&given, &attach)).await;
     if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
-        let is_missing = |of: &Failure| matches!(of.cause, PluginError::Missing { .. });
-        if record == Record::Usable && has_file && !from_file && failures.iter().any(is_missing) {
+        let is_missing = failures.iter().any(|of| matches!(of.cause, PluginError::Missing { .. }));
+        if record == Record::Usable && has_file && !from_file && is_missing {
             let report = Report::of(session, &what, err);
             return Err(report.or_hint("go by the network's file, which may name other plugins: --from-file"));
         }
@@ -309,13 +310,17 @@ impl Other {
 /// count only if `anywhere` is set.
 fn other_record(session: &Session, network: &str, attach: &Attach, anywhere: bool) -> Option<Other> {
     let netns = Some(attach.netns.clone()).filter(|path| !path.is_empty())?;
-    let real = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let wanted = real(&netns);
     let mut entries = session.invoker.cache().list().unwrap_or_default();
     entries.retain(|of| of.ifname != "lo" && of.namespace().is_some_and(|path| real(path) == wanted));
     entries.sort_by_key(|of| of.network != network);
     let entry = entries.into_iter().find(|of| anywhere || of.network == network)?;
     Some(Other { entry, netns })
+}
+
+/// Returns the path without links, or as it is if the file is not found.
+fn real(path: &str) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.into())
 }
 
 /// Returns whether there is surely no such file. It returns false if that can't be determined.

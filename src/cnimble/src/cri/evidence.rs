@@ -36,8 +36,8 @@ fn failed(err: &CriError) -> Error {
 impl Runtime for Asked {
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
         let listed = blocking(&self.socket, |client| async move { client.sandboxes().await });
-        let sandbox = |of: cnimble_cri::Sandbox| Sandbox { pod: of.pod(), ready: of.ready, id: of.id };
-        Ok(listed.map_err(|err| failed(&err))?.into_iter().map(sandbox).collect())
+        let sandboxes = listed.map_err(|err| failed(&err))?.into_iter();
+        Ok(sandboxes.map(|of| Sandbox { pod: of.pod(), ready: of.ready, id: of.id }).collect())
     }
 
     fn sandbox(&self, id: &str) -> Result<Option<Detail>, Error> {
