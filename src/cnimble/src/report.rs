@@ -211,11 +211,11 @@ impl Report {
     /// Puts `run it as root` in front of the hint if a row names a missing permission and the caller isn't root.
     pub(super) fn with_reason(mut self) -> Self {
         const ROOT: &str = "run it as root";
-        let refused = |text: &str| {
-            ["(os error 13)", "(os error 1)", "EACCES", "EPERM"].iter().any(|word| text.contains(word))
-        };
         let told = self.hint.as_deref().is_some_and(|hint| hint.contains(ROOT));
-        if !told && !nix::unistd::geteuid().is_root() && self.rows.iter().any(|(_, text)| refused(text)) {
+        if !told
+            && !nix::unistd::geteuid().is_root()
+            && self.rows.iter().any(|(_, text)| names_permission(text))
+        {
             self.hint = Some(match self.hint.take() {
                 Some(hint) => format!("{ROOT}; or {hint}"),
                 None => ROOT.to_owned(),
@@ -243,10 +243,6 @@ impl Report {
 
     /// Returns the report as JSON: a CNI error with the keys `exitStatus` and `hint`.
     pub(super) fn json(&self) -> Value {
-        let why = || {
-            let of = self.rows.iter().find(|(name, _)| *name == "why");
-            of.map(|(_, text)| text.clone()).unwrap_or_default()
-        };
         let mut map = Map::new();
         let error = self.error.as_deref().cloned();
         let error = error.unwrap_or_else(|| {
@@ -257,7 +253,9 @@ impl Report {
                 Exit::Plugin | Exit::Execution => cni::Code::DELEGATE,
                 Exit::Files | Exit::Found | Exit::Left | Exit::Unknown => cni::Code::IO,
             };
-            cni::Error::new(code, self.what.clone()).details(why())
+            let why = self.rows.iter().find(|(name, _)| *name == "why");
+            let why = why.map(|(_, text)| text.clone()).unwrap_or_default();
+            cni::Error::new(code, self.what.clone()).details(why)
         });
         map.insert("cniVersion".into(), cni::Version::LATEST.as_str().into());
         map.insert("code".into(), error.code.0.into());
@@ -271,6 +269,11 @@ impl Report {
         }
         Value::Object(map)
     }
+}
+
+/// Returns whether the text names a missing permission.
+fn names_permission(text: &str) -> bool {
+    ["(os error 13)", "(os error 1)", "EACCES", "EPERM"].iter().any(|word| text.contains(word))
 }
 
 /// The hint for a range without a free address.
