@@ -119,9 +119,10 @@ impl Attached<'_> {
         call.wants(
             Place::Host,
             cx,
-            |cx| check::host_state(&port_now(cx, end)?, self.prev),
+            |cx| check::host_end_is_up(&port_now(cx, end)?),
             |cx| check::switch_on(&mut cx.host, end),
         )?;
+        call.expects(Place::Host, check::host_end_mac(end, self.prev))?;
         call.wants(Place::Host, cx, |cx| check_flags(&port_now(cx, end)?, config), |cx| set_flags(cx, end))?;
         // CHECK does not compare the frames. Its caller may end a pod that fails, even if an administrator has switched
         // its port off on purpose.

@@ -63,9 +63,10 @@ fn hosts_end(
     call.wants(
         Place::Host,
         host,
-        |host| check::host_state(&check::host_end_again(host, end)?, prev),
+        |host| check::host_end_is_up(&check::host_end_again(host, end)?),
         |host| check::switch_on(host, end),
     )?;
+    call.expects(Place::Host, check::host_end_mac(end, prev))?;
     // The ends of the Go plugin have no alias and keep the host's default of `accept_ra`, so they are not compared.
     if call.is_examined() && call.owner().owns(&end.alias) {
         call.wants(

@@ -75,7 +75,8 @@ Exit status:
   6  doctor, tree --check, cri status, cri inspect or pod status has findings; or doctor has
      warnings; or node --once found a fault in the node's own network; or trace found what
      stops the packet
-  7  doctor could not repair everything; or hand-over or network rm left something
+  7  doctor, gc --gone or gc --cri could not repair everything; or hand-over or network rm
+     left something
   8  trace cannot know whether the packet passes
   129, 130, 143
      stopped by SIGHUP, SIGINT or SIGTERM; an unfinished add was rolled back";

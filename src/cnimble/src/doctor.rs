@@ -83,8 +83,17 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);
     let failed = count(&findings, Outcome::Failed);
     let Diagnosis {
-        living, blind: not_looked_at, unchecked: not_checked, mut warnings, notes, stopped, ..
+        living,
+        blind: not_looked_at,
+        unchecked: mut not_checked,
+        mut warnings,
+        notes,
+        stopped,
+        ..
     } = diagnosis;
+    if given.leases.data_dir.is_empty() {
+        not_checked.extend(unknown_leases(session));
+    }
     warnings.extend(store_faults(session).await);
     warnings.extend(stopped.into_iter().map(|of| format!("network {}: {}", of.network, of.text)));
     let lasting = finding::count_lasting(&findings);
@@ -119,6 +128,15 @@ async fn store_faults(session: &Session) -> Vec<String> {
     faults
 }
 
+/// Returns texts about the networks' files that can't be used. Nothing tells where their leases are.
+fn unknown_leases(session: &Session) -> Vec<String> {
+    let problems = match session.conf.list() {
+        Ok(listing) => listing.problems,
+        Err(err) => vec![err],
+    };
+    problems.iter().map(|problem| format!("leases of a network without a usable file: {problem}")).collect()
+}
+
 /// Creates the doctor. `given` are the lease directories to judge. If there are none, it takes the usual ones and those
 /// of the networks. `grace` is in seconds.
 pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Doctor<'s> {
@@ -139,8 +157,8 @@ impl Health {
     /// Returns the sentence that nothing is wrong, as far as the doctor has looked, or `None` if something is. The
     /// sentence says nothing about the network around the pods.
     fn whole(&self) -> Option<&'static str> {
-        let repaired = count(&self.findings, Outcome::Repaired);
-        if self.findings.len() > repaired || !self.warnings.is_empty() || !self.plugins.is_well() {
+        let well = count(&self.findings, Outcome::Repaired) + count(&self.findings, Outcome::Gone);
+        if self.findings.len() > well || !self.warnings.is_empty() || !self.plugins.is_well() {
             return None;
         }
         if self.not_looked_at.is_empty() && self.not_checked.is_empty() {
@@ -165,18 +183,21 @@ impl View for Health {
         let mut parts = vec![format!("{} {verb}", style::count(self.living, "attachment"))];
         for (outcome, words) in [
             (Outcome::Repaired, "repaired"),
+            (Outcome::Gone, "gone meanwhile"),
             (Outcome::Failed, "could not be repaired"),
             (Outcome::Left, "left alone"),
         ] {
             let count = count(&self.findings, outcome);
             parts.extend((count > 0).then(|| format!("{count} {words}")));
         }
-        let in_pods = count(&self.findings, Outcome::InPod);
-        parts.extend((in_pods > 0).then(|| format!("{in_pods} in pods: --repair --pods repairs")));
+        parts.extend(finding::skipped_in_pods(&self.findings));
         parts.extend(finding::found(&self.findings));
         let warnings = self.warnings.len();
         parts.extend((warnings > 0).then(|| style::count(warnings, "warning")));
-        parts.extend((!self.plugins.is_well()).then(|| "the plugins' files are at fault".to_owned()));
+        parts.extend(
+            (!self.plugins.is_well())
+                .then(|| "something is to be done about the plugins' files, see above".to_owned()),
+        );
         parts.extend(self.whole().map(str::to_owned));
         out + &parts.join("; ") + "\n"
     }

@@ -29,8 +29,9 @@ pub(super) fn plugin_of(list: &NetworkList) -> Option<&ListEntry> {
 /// # Errors
 /// Fails with [`Code::DELEGATE`] if none has it.
 pub(super) fn must_have(path: &[PathBuf]) -> Result<PathBuf, Error> {
-    let missing = || Error::new(Code::DELEGATE, format!("there is no program {PROGRAM} beside the plugins"));
-    cluster::program(path).ok_or_else(missing)
+    cluster::program(path).ok_or_else(|| {
+        Error::new(Code::DELEGATE, format!("there is no program {PROGRAM} beside the plugins"))
+    })
 }
 
 /// Runs a task of the program to its end, and returns what it has printed. `config` is the network's configuration.

@@ -253,23 +253,27 @@ fn keys(word: &str) -> Vec<Found> {
     }
 }
 
+/// Returns a path in lower case and without `[]`.
+fn plain(path: &str) -> String {
+    path.replace("[]", "").to_ascii_lowercase()
+}
+
 /// Returns the keys at a path, in any case and with or without `[]`. If there are none, it returns the keys below the
 /// path, and those whose paths end with it.
 fn keys_of(word: &str) -> Vec<Found> {
-    let plain = |path: &str| path.replace("[]", "").to_ascii_lowercase();
     let wanted = plain(word);
-    let is = |(owner, key): &Found| {
+    let at_path = all().filter(|(owner, key)| {
         let path = plain(key.path);
         path == wanted || owner.is_some_and(|owner| format!("{owner}.{path}") == wanted)
-    };
-    let mut found: Vec<Found> = all().filter(is).collect();
-    // Matches the keys below it, or the last name of a path alone.
-    let near = |(_, key): &Found| {
-        let path = plain(key.path);
-        path.starts_with(&format!("{wanted}.")) || path.ends_with(&format!(".{wanted}"))
-    };
+    });
+    let mut found: Vec<Found> = at_path.collect();
     if found.is_empty() {
-        found = all().filter(near).collect();
+        // The keys below it, or those with the last name of a path alone.
+        let near = all().filter(|(_, key)| {
+            let path = plain(key.path);
+            path.starts_with(&format!("{wanted}.")) || path.ends_with(&format!(".{wanted}"))
+        });
+        found = near.collect();
     }
     // The explanation of an object includes the keys in it.
     let objects: Vec<String> = found

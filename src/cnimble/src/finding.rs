@@ -22,7 +22,7 @@ pub(super) struct Item {
     /// What can repair the finding.
     #[serde(skip)]
     cure: Cure,
-    /// There was a doubt at first sight, and time alone doesn't remove it.
+    /// There is a doubt, and time alone doesn't remove it.
     #[serde(skip)]
     is_lasting: bool,
 }
@@ -54,6 +54,8 @@ pub(super) enum Outcome {
     Left,
     /// The repair succeeded.
     Repaired,
+    /// Nothing was done, because another program has removed or changed the object meanwhile.
+    Gone,
     /// The repair failed.
     Failed,
 }
@@ -62,14 +64,16 @@ impl Item {
     /// Combines a finding with its repair, which is `None` if none was requested.
     fn new(finding: Finding, repair: Option<Repair>, diagnosis: &Diagnosis) -> Self {
         let cure = finding.cure();
-        let is_lasting = finding.doubt.is_some() && !finding.passing;
+        let mut is_lasting = finding.doubt.is_some() && !finding.passing;
         let (mut doubt, mut error) = (finding.doubt, None);
         let outcome = match repair {
             None if doubt.is_some() => Outcome::Left,
             None => Outcome::Found,
             Some(Repair::NotAsked) => Outcome::InPod,
             Some(Repair::Done) => Outcome::Repaired,
-            Some(Repair::Doubt(why)) => {
+            Some(Repair::Gone) => Outcome::Gone,
+            Some(Repair::Doubt { why, passing }) => {
+                is_lasting = !passing;
                 doubt = Some(why);
                 Outcome::Left
             }
@@ -109,6 +113,7 @@ impl Item {
             Outcome::Found | Outcome::InPod => (planned, remedy),
             Outcome::Left => ("left alone", self.doubt.clone().unwrap_or_default()),
             Outcome::Repaired => (done, remedy),
+            Outcome::Gone => ("gone", "it is not there any more, or is not as it was".to_owned()),
             Outcome::Failed => ("failed", format!("{remedy}: {}", self.error.as_deref().unwrap_or_default())),
         });
         style::part(&format!("{kind} {what}"), &rows, paint)
@@ -133,11 +138,33 @@ pub(super) fn count_lasting(items: &[Item]) -> usize {
     items.iter().filter(|item| item.is_lasting && item.brief.outcome == Outcome::Left).count()
 }
 
+/// Returns how many findings in pods a repair has skipped, and which option repairs them. It returns `None` if it has
+/// skipped none.
+pub(super) fn skipped_in_pods(items: &[Item]) -> Option<String> {
+    let skipped = items.iter().filter(|of| of.brief.outcome == Outcome::InPod);
+    let (mendable, others): (Vec<&Item>, Vec<&Item>) = skipped.partition(|of| of.cure == Cure::Pod);
+    match (mendable.len(), others.len()) {
+        (0, 0) => None,
+        (count, 0) => Some(format!("{count} in pods: --repair --pods repairs")),
+        (0, count) => Some(format!("{count} in pods: no option repairs")),
+        (count, others) => Some(format!(
+            "{} in pods: --repair --pods repairs {count}, no option repairs {others}",
+            count + others
+        )),
+    }
+}
+
 /// Returns how many findings nothing was done about, and which options repair how many of them. It returns `None` if
 /// there are none. Findings in pods that a repair skipped don't count.
 pub(super) fn found(items: &[Item]) -> Option<String> {
-    let by = |cure| items.iter().filter(|of| of.brief.outcome == Outcome::Found && of.cure == cure).count();
-    let (host, pod, runtime) = (by(Cure::Host), by(Cure::Pod), by(Cure::Runtime));
+    let (mut host, mut pod, mut runtime) = (0, 0, 0);
+    for item in items.iter().filter(|of| of.brief.outcome == Outcome::Found) {
+        match item.cure {
+            Cure::Host => host += 1,
+            Cure::Pod => pod += 1,
+            Cure::Runtime => runtime += 1,
+        }
+    }
     let told = match (host, pod, runtime) {
         (0, 0, 0) => return None,
         (_, 0, 0) => "--repair repairs".to_owned(),

@@ -45,9 +45,10 @@ pub(super) async fn gc(
 ) -> Result<(), Report> {
     let what = format!("can't clean up what is gone from network {}", network.name);
     let stopped = |exit| interrupt::stopped(exit, &what);
-    let failed = |err: cni::Error| Report::because(Exit::Files, what.as_str(), err);
     let work = twice(&doctor, &network.name, given.grace);
-    let (mut diagnosis, left_alone) = interruptible(work).await.map_err(stopped)?.map_err(failed)?;
+    let looked = interruptible(work).await.map_err(stopped)?;
+    let (mut diagnosis, left_alone) =
+        looked.map_err(|err| Report::because(Exit::Files, what.as_str(), err))?;
     let repairs = if given.yes {
         let work = doctor.repair(&diagnosis.findings, Reach::Host);
         Some(interruptible(work).await.map_err(stopped)?)
@@ -77,7 +78,6 @@ pub(super) async fn gc(
 /// If the first look finds nothing there is no second. `grace` is the time between them in seconds.
 async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagnosis, usize), cni::Error> {
     let mut first = doctor.look_at(network)?;
-    let doubtful = |findings: &[Finding]| findings.iter().filter(|of| of.doubt.is_some()).count();
     let mut left = doubtful(&first.findings);
     first.findings.retain(|finding| finding.doubt.is_none());
     if !first.findings.is_empty() {
@@ -92,6 +92,11 @@ async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagno
         (first.living, first.blind) = (second.living, second.blind);
     }
     Ok((first, left))
+}
+
+/// Counts the findings in doubt.
+fn doubtful(findings: &[Finding]) -> usize {
+    findings.iter().filter(|of| of.doubt.is_some()).count()
 }
 
 impl View for Cleaned {

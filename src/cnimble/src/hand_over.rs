@@ -69,26 +69,32 @@ fn networks(conf: &ConfDir) -> Vec<Document> {
         log::warn!("{err}; options that stop working are not listed");
         Vec::new()
     });
-    let read = |path: &PathBuf| {
-        let file = lint::files::read(path).ok().and_then(|file| Document::parse(file).ok());
-        if file.is_none() {
-            log::warn!("can't read {}; its options that stop working are not listed", path.display());
+    let mut networks = Vec::new();
+    for path in files {
+        match lint::files::read(&path).ok().and_then(|file| Document::parse(file).ok()) {
+            Some(document) => networks.push(document),
+            None => log::warn!("can't read {}; its options that stop working are not listed", path.display()),
         }
-        file
-    };
-    files.iter().filter_map(read).collect()
+    }
+    networks
 }
 
 /// Counts the recorded pods of `cnimble pod` and `cnimble run`. A directory that can't be read counts as empty.
 fn records(state_dir: &Path) -> usize {
-    let list = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_record = |path: &Path| {
-        path.is_file() && !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
-    };
-    let dirs = list(&state_dir.join("sandboxes"));
-    dirs.flat_map(|path| if path.is_dir() { list(&path).collect() } else { vec![path] })
+    let dirs = paths_in(&state_dir.join("sandboxes")).into_iter();
+    dirs.flat_map(|path| if path.is_dir() { paths_in(&path) } else { vec![path] })
         .filter(|path| is_record(path))
         .count()
+}
+
+/// Returns the paths in a directory. The list is empty if it can't be read.
+fn paths_in(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Returns whether the path is that of a pod's record, and not of a temporary file.
+fn is_record(path: &Path) -> bool {
+    path.is_file() && !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
 }
 
 /// The outcome, the number of recorded pods of `cnimble pod` and `cnimble run`, and the networks' files.
@@ -109,11 +115,11 @@ impl HandedOver {
 impl Serialize for HandedOver {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         fn list(key: &str, of: &[(Subject, impl Serialize)]) -> Value {
-            let object = |(subject, value): &(Subject, _)| {
+            let objects = of.iter().map(|(subject, value)| {
                 let Subject { network, container_id, ifname } = subject;
                 json!({"network": network, "containerID": container_id, "ifname": ifname, (key): value})
-            };
-            of.iter().map(object).collect()
+            });
+            objects.collect()
         }
         let Outcome { pods, addresses, policies, orphans, refused, left, done } = &self.outcome;
         let lost = self.lost().flat_map(|(network, lost)| {
@@ -163,11 +169,11 @@ impl View for HandedOver {
         }
         outcome.left.iter().for_each(|left| part(&format!("{left}, stays"), &[]));
         for (network, lost) in self.lost() {
-            let told = |Lost { plugin, key, about }: &Lost| match key {
+            let texts = lost.iter().map(|Lost { plugin, key, about }| match key {
                 Some(key) => format!("{key} of {plugin}: {about}"),
                 None => format!("{plugin}, which the Go plugins lack: {about}"),
-            };
-            let rows: Vec<_> = lost.iter().map(|lost| ("stops working", told(lost))).collect();
+            });
+            let rows: Vec<_> = texts.map(|text| ("stops working", text)).collect();
             part(&network.file.path, &rows);
         }
         let pods = style::count(outcome.pods.len(), "pod");

@@ -239,18 +239,20 @@ fn master(given: &Init) -> Result<String, Report> {
     if let Some(master) = &given.master {
         return Ok(master.clone());
     }
-    let found = || -> cnimble_netlink::Result<Option<String>> {
-        let mut netlink = Netlink::open()?;
-        let Some(index) = netlink.default_link()? else { return Ok(None) };
-        Ok(Some(netlink.link_at(index)?.name))
-    };
-    match found() {
+    match default_link() {
         Ok(Some(name)) => Ok(name),
         Ok(None) => Err(failed(given)
             .row("why", "there is no default route, whose interface would be the master")
             .hint("name it with --master")),
         Err(err) => Err(unwritten(given).row("why", err.to_string())),
     }
+}
+
+/// Returns the name of the default route's interface.
+fn default_link() -> cnimble_netlink::Result<Option<String>> {
+    let mut netlink = Netlink::open()?;
+    let Some(index) = netlink.default_link()? else { return Ok(None) };
+    Ok(Some(netlink.link_at(index)?.name))
 }
 
 /// Writes a file atomically, and creates its directory. It fails if the file exists.

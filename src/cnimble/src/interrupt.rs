@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use cnimble_runtime::Error;
 
+use super::Session;
 use super::report::{Exit, Report};
 
 /// SIGHUP, SIGINT and SIGTERM, which no longer end the process.
@@ -71,9 +72,13 @@ pub(super) fn stopped(exit: Exit, what: &str) -> Report {
 
 /// Converts the outcome of [`interruptible`] work. A plugin's error and an interruption become reports that begin with
 /// `what`.
-pub(super) fn finish<T>(what: &str, outcome: Result<Result<T, Error>, Exit>) -> Result<T, Report> {
+pub(super) fn finish<T>(
+    session: &Session,
+    what: &str,
+    outcome: Result<Result<T, Error>, Exit>,
+) -> Result<T, Report> {
     match outcome {
-        Ok(outcome) => outcome.map_err(|err| Report::of(what, &err)),
+        Ok(outcome) => outcome.map_err(|err| Report::of(session, what, &err)),
         Err(exit) => Err(stopped(exit, what)),
     }
 }

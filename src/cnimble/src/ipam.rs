@@ -54,11 +54,15 @@ struct Blocks(Value);
 
 impl View for Blocks {
     fn text(&self, paint: Paint) -> String {
-        let text = |row: &Value, key: &str| row.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
         let rows = self.0.as_array().into_iter().flatten();
         let rows = rows.map(|row| vec![text(row, "first"), text(row, "last"), text(row, "node"), free(row)]);
         table(&["FIRST", "LAST", "NODE", "FREE FROM"], &rows.collect::<Vec<_>>(), paint)
     }
+}
+
+/// Returns the text of a key. It is empty without one.
+fn text(row: &Value, key: &str) -> String {
+    row.get(key).and_then(Value::as_str).unwrap_or("").to_owned()
 }
 
 /// Returns the time at which addresses become free, in RFC 3339. It is empty without one. The program prints

@@ -83,9 +83,9 @@ impl Plugin {
 
 impl View for Plugins {
     fn text(&self, paint: Paint) -> String {
-        let line = |of: &Plugin| vec![of.name.clone(), of.words.clone(), of.path.display().to_string()];
-        let lines: Vec<Vec<String>> = self.0.iter().map(line).collect();
-        table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines, paint)
+        let lines =
+            self.0.iter().map(|of| vec![of.name.clone(), of.words.clone(), of.path.display().to_string()]);
+        table(&["PLUGIN", "CNI VERSIONS", "PATH"], &lines.collect::<Vec<_>>(), paint)
     }
 }
 
@@ -94,7 +94,6 @@ impl View for Plugins {
 fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
     const ORDINARY: [&str; 6] =
         ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
-    let real = |dir: &Path| dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let own = std::env::var_os("PATH").unwrap_or_default();
     let ordinary: Vec<PathBuf> =
         std::env::split_paths(&own).chain(ORDINARY.map(PathBuf::from)).map(|dir| real(&dir)).collect();
@@ -104,6 +103,11 @@ fn harmless(path: &[PathBuf]) -> Vec<PathBuf> {
         log::warn!("{} has ordinary programs (it is in PATH), so its files are not run", dir.display());
     }
     harmless.into_iter().cloned().collect()
+}
+
+/// Returns the path without links, or as it is if the directory is not found.
+fn real(dir: &Path) -> PathBuf {
+    dir.canonicalize().unwrap_or_else(|_| dir.to_owned())
 }
 
 /// Returns the versions as text. Three or more consecutive ones become `0.1.0 to 1.1.0`.
@@ -169,13 +173,12 @@ impl View for Networks {
         if self.networks.is_empty() {
             return String::new();
         }
-        let line = |of: &Network| {
+        let lines = self.networks.iter().map(|of| {
             let hidden = if of.hidden { " (hidden by the one of this name above)" } else { "" };
             let file = format!("{}{hidden}", of.file.display());
             vec![of.name.clone(), of.cni_version.to_owned(), of.plugins.join(" "), file]
-        };
-        let lines: Vec<Vec<String>> = self.networks.iter().map(line).collect();
-        table(&["NETWORK", "CNI", "PLUGINS", "FILE"], &lines, paint)
+        });
+        table(&["NETWORK", "CNI", "PLUGINS", "FILE"], &lines.collect::<Vec<_>>(), paint)
     }
 }
 

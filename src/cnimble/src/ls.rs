@@ -145,30 +145,35 @@ fn created(cache: &Cache, key: Key<'_>) -> Option<u64> {
 }
 
 fn ports_as_json<S: serde::Serializer>(ports: &[PortMapping], serializer: S) -> Result<S::Ok, S::Error> {
-    let port = |of: &PortMapping| -> Value {
-        json!({"hostIP": of.host_ip, "hostPort": of.host_port, "containerPort": of.container_port, "protocol": of.protocol})
-    };
-    serializer.collect_seq(ports.iter().map(port))
+    serializer.collect_seq(ports.iter().map(port_as_json))
+}
+
+fn port_as_json(of: &PortMapping) -> Value {
+    json!({"hostIP": of.host_ip, "hostPort": of.host_port, "containerPort": of.container_port, "protocol": of.protocol})
+}
+
+/// Returns the text, or a dash if it is missing or empty.
+fn or_dash(text: Option<&str>) -> String {
+    text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned()
 }
 
 impl Attached {
     fn line(&self, is_wide: bool) -> Vec<String> {
-        let or_none = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
         let mut cells = vec![
             shortened(&self.pod),
             self.network.clone(),
             self.ifname.clone(),
-            or_none(Some(&joined(&self.addresses))),
-            or_none(self.mac.as_deref()),
-            or_none(Some(&self.ports.iter().map(port_in_words).collect::<Vec<_>>().join(" "))),
+            or_dash(Some(&joined(&self.addresses))),
+            or_dash(self.mac.as_deref()),
+            or_dash(Some(&self.ports.iter().map(port_in_words).collect::<Vec<_>>().join(" "))),
             self.created.map_or_else(|| "-".to_owned(), age_of),
             self.state.word().to_owned(),
         ];
         if is_wide {
-            cells.push(or_none(Some(&self.container_id)));
-            cells.push(or_none(self.netns.as_deref()));
-            cells.push(or_none(self.host_link.as_deref()));
-            cells.push(or_none(self.problem.as_deref()));
+            cells.push(or_dash(Some(&self.container_id)));
+            cells.push(or_dash(self.netns.as_deref()));
+            cells.push(or_dash(self.host_link.as_deref()));
+            cells.push(or_dash(self.problem.as_deref()));
         }
         cells
     }

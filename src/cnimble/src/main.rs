@@ -41,7 +41,7 @@ mod verbs;
 mod version;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -75,6 +75,8 @@ struct Session {
     own_conf: bool,
     /// The user has named the plugins' directories.
     own_path: bool,
+    /// The options of directories on the command line, each behind a space, for the commands in hints.
+    directories: String,
     /// The time limit for a run of a plugin; 0 without one.
     timeout: Duration,
     /// Stdout is a terminal.
@@ -108,6 +110,7 @@ impl Session {
             own_cache: global.cache_dir.is_some(),
             own_conf: global.conf_dir.as_ref().is_some_and(|dir| !dir.as_os_str().is_empty()),
             own_path: global.cni_path.as_ref().is_some_and(|path| !path.is_empty()),
+            directories: directories(global),
             timeout: Duration::from_secs(global.timeout),
             terminal: std::io::IsTerminal::is_terminal(&stdout),
             paint: Paint::of(&stdout),
@@ -125,7 +128,7 @@ impl Session {
 
     /// Returns the same settings with another invoker.
     fn with_invoker(&self, invoker: Invoker) -> Self {
-        Session { invoker, conf: self.conf.clone(), ..*self }
+        Session { invoker, conf: self.conf.clone(), directories: self.directories.clone(), ..*self }
     }
 
     /// Returns whether stdout is a terminal and the output is text.
@@ -140,6 +143,34 @@ impl Session {
             (false, true) => print(&format!("{} {}\n", self.paint.good("ok"), plain::line(words))),
             (false, false) => Ok(()),
         }
+    }
+}
+
+/// Returns the options of directories on the command line, each behind a space and quoted for a shell. A value of a
+/// variable counts for the next command, too, and needs no option.
+fn directories(global: &Global) -> String {
+    let options = [
+        ("--cni-path", global.cni_path.as_deref(), Some("CNI_PATH")),
+        ("--conf-dir", global.conf_dir.as_deref(), Some("NETCONFPATH")),
+        ("--cache-dir", global.cache_dir.as_deref().map(Path::as_os_str), None),
+        ("--lock-dir", global.lock_dir.as_deref(), Some("CNIMBLE_LOCK_DIR")),
+    ];
+    let mut text = String::new();
+    for (option, given, variable) in options {
+        let Some(value) = given.filter(|value| !value.is_empty()) else { continue };
+        if variable.and_then(std::env::var_os).is_none_or(|of_variable| of_variable != value) {
+            text += &format!(" {option} {}", quoted(&value.to_string_lossy()));
+        }
+    }
+    text
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    if word.chars().all(|of| of.is_ascii_alphanumeric() || "/._-+:@%=".contains(of)) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -285,5 +316,17 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Run(given) => run::run(session, given).await,
         Command::Serve(given) => serve::serve(session, given).await,
         Command::Node(given) => node::node(session, given).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_of_a_hint_can_be_pasted() {
+        assert_eq!(quoted("/var/lib/cni"), "/var/lib/cni");
+        assert_eq!(quoted("my dir"), "'my dir'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 }

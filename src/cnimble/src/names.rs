@@ -54,11 +54,11 @@ pub(super) fn containers(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Completes attached pods, and attached containers without a pod.
 pub(super) fn attached(current: &OsStr) -> Vec<CompletionCandidate> {
-    let named = |entry: Entry| match kubernetes_name(&entry.args) {
+    let names = entries().map(|entry| match kubernetes_name(&entry.args) {
         Some(pod) => short(pod),
         None => short_name(&entry.container_id, entry.namespace()).to_owned(),
-    };
-    matching(current, entries().map(named))
+    });
+    matching(current, names)
 }
 
 /// Completes networks, and then attached pods.
@@ -107,9 +107,8 @@ fn short(pod: String) -> String {
 /// Returns the names that begin with the current word, sorted and each once. A name with a control character can't be
 /// typed and is left out.
 fn matching(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
-    let begins = |name: &String| name.as_bytes().starts_with(current.as_encoded_bytes());
-    let names: BTreeSet<String> =
-        names.filter(begins).filter(|name| !name.contains(char::is_control)).collect();
+    let names = names.filter(|name| name.as_bytes().starts_with(current.as_encoded_bytes()));
+    let names: BTreeSet<String> = names.filter(|name| !name.contains(char::is_control)).collect();
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 

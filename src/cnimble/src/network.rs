@@ -69,7 +69,7 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
         invoker = invoker.with_given_configuration();
     }
     let outcome = interruptible(invoker.gc(&network, valid.as_deref())).await;
-    finish(&what, outcome)?;
+    finish(session, &what, outcome)?;
     if network.disable_gc {
         return disabled(session, &network);
     }
@@ -142,7 +142,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     items.iter().filter_map(Item::left).for_each(|left| log::warn!("left alone: {left}"));
     let mut failed = items.iter().filter_map(Item::failure).peekable();
     if failed.peek().is_some() {
-        let report = Report::new(Exit::Plugin, what).row("network", &network.name);
+        let report = Report::new(Exit::Left, what).row("network", &network.name);
         let report = failed.fold(report, |report, why| report.row("why", why));
         return Err(report.hint("run it again; it may be repeated until it succeeds"));
     }
@@ -201,7 +201,7 @@ pub(super) async fn status(session: &Session, name: &str) -> Result<(), Report> 
     let network = load(session, name, "can't ask for the status")?;
     let what = format!("network {} is not ready", network.name);
     let outcome = interruptible(session.invoker.status(&network)).await;
-    finish(&what, outcome)?;
+    finish(session, &what, outcome)?;
     let asked = network.version >= Version::V1_1_0;
     let words = if asked {
         format!("{} is ready", network.name)
@@ -216,7 +216,7 @@ pub(super) async fn validate(session: &Session, name: &str) -> Result<(), Report
     let network = load(session, name, "the network is not valid")?;
     let what = format!("network {} is not valid", network.name);
     let outcome = interruptible(session.invoker.validate(&network)).await;
-    let capabilities = finish(&what, outcome)?;
+    let capabilities = finish(session, &what, outcome)?;
     warn_of_capabilities(&network, std::iter::empty());
     let plugins: Vec<&str> = network.plugins.iter().map(|plugin| plugin.plugin_type.as_str()).collect();
     let files = plugin_files::named(session, plugins.iter().copied()).await;

@@ -106,12 +106,13 @@ struct Shown {
     attachments: Vec<Attached>,
 }
 
+fn range_as_json(of: &RangeUsage) -> Value {
+    json!({"range": of.range, "used": of.used.to_string(), "free": of.free.to_string()})
+}
+
 impl Serialize for Shown {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let list = &self.network.list;
-        let range = |of: &RangeUsage| -> Value {
-            json!({"range": of.range, "used": of.used.to_string(), "free": of.free.to_string()})
-        };
         json!({
             "network": list.name,
             "cniVersion": list.version.as_str(),
@@ -120,7 +121,7 @@ impl Serialize for Shown {
             "plugins": list.plugins.iter().map(|plugin| &plugin.plugin_type).collect::<Vec<_>>(),
             "configuration": list.document,
             "bridges": self.bridges,
-            "ranges": self.ranges.iter().map(range).collect::<Vec<_>>(),
+            "ranges": self.ranges.iter().map(range_as_json).collect::<Vec<_>>(),
             "attachments": self.attachments,
         })
         .serialize(serializer)
@@ -205,8 +206,10 @@ fn refused(what: &str, network: &str, err: NotRemoved) -> Report {
 /// of other names. A record of a configuration that can't be used is skipped.
 fn others(session: &Session, listing: Listing, name: &str, what: &str) -> Result<Others, Report> {
     let unread = listing.problems.iter().map(ToString::to_string).collect();
-    let of_file = |network: Network| Other { place: network.path.display().to_string(), list: network.list };
-    let mut networks: Vec<Other> = listing.networks.into_iter().map(of_file).collect();
+    let mut networks = Vec::new();
+    for network in listing.networks {
+        networks.push(Other { place: network.path.display().to_string(), list: network.list });
+    }
     for cache in session.caches() {
         let entries = cache.list().map_err(|err| Report::because(Exit::Files, what, err))?;
         for entry in entries.iter().filter(|entry| entry.network != name) {
@@ -230,11 +233,11 @@ struct Removed {
 
 impl Serialize for Removed {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let kept = |of: &Kept| json!({"what": of.what, "why": of.why});
+        let kept = self.kept.iter().map(|of| json!({"what": of.what, "why": of.why}));
         json!({
             "network": self.network,
             "removed": self.removed,
-            "kept": self.kept.iter().map(kept).collect::<Vec<_>>(),
+            "kept": kept.collect::<Vec<_>>(),
             "nextFile": self.next,
         })
         .serialize(serializer)

@@ -64,7 +64,8 @@ impl PluginFile {
             // A distribution's build often has no version.
             Maker::Go if version == "unknown" => "Go, of unknown version".to_owned(),
             Maker::Go => format!("Go v{version}"),
-            Maker::Other => "another program".to_owned(),
+            Maker::Other if self.acts_as.is_none() => "an unknown maker".to_owned(),
+            Maker::Other => "another maker".to_owned(),
         }
     }
 
@@ -233,11 +234,9 @@ async fn not_handed_over(
         session.caches().iter().flat_map(|cache| cache.list().unwrap_or_default()).collect();
     let mut pods = Vec::new();
     for (subject, _) in &report.pods {
-        let of = |entry: &&cnimble_runtime::Entry| {
-            Some(&entry.network) == subject.network.as_ref()
-                && Some(&entry.container_id) == subject.container_id.as_ref()
-        };
-        let list = entries.iter().find(of).and_then(|entry| entry.network_list().ok());
+        let mut of_network = entries.iter().filter(|entry| Some(&entry.network) == subject.network.as_ref());
+        let entry = of_network.find(|entry| Some(&entry.container_id) == subject.container_id.as_ref());
+        let list = entry.and_then(|entry| entry.network_list().ok());
         // A pod without an entry may belong to any network.
         if list.is_none_or(|list| list.plugins.iter().any(|plugin| is_go(&plugin.plugin_type))) {
             pods.push(super::finding::describe(subject));

@@ -8,8 +8,8 @@ use cnimble_cni as cni;
 use cnimble_runtime::locks::LockError;
 use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
 
-use super::plain;
 use super::style::{Paint, rows};
+use super::{Session, plain};
 
 /// The exit status of a failure. `--help` lists them for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,15 @@ pub(super) enum Exit {
     Interrupted = 130,
     /// SIGTERM.
     Terminated = 143,
+}
+
+/// The command that removes an attachment, for a hint.
+enum Del<'a> {
+    Known(&'a str),
+    /// It is made of the names in the failure, and of the options of directories ([`Session::directories`]).
+    Unknown {
+        directories: &'a str,
+    },
 }
 
 /// The failure of a verb, as words or as JSON.
@@ -80,13 +89,22 @@ impl Report {
     }
 
     /// Converts an error of the library. `what` is like "can't add eth0 to network demo".
-    pub(super) fn of(what: impl Into<String>, error: &Error) -> Self {
-        Report::of_attachment(what, error, None)
+    pub(super) fn of(session: &Session, what: impl Into<String>, error: &Error) -> Self {
+        Report::with_del(what, error, &Del::Unknown { directories: &session.directories })
     }
 
     /// Does the same as [`of`](Self::of) for an attachment that the caller knows. `del` is the command that removes it,
     /// for the hint.
-    pub(super) fn of_attachment(what: impl Into<String>, error: &Error, del: Option<&str>) -> Self {
+    pub(super) fn of_attachment(what: impl Into<String>, error: &Error, del: &str) -> Self {
+        Report::with_del(what, error, &Del::Known(del))
+    }
+
+    /// Does the same as [`of`](Self::of) without the options of the command line.
+    pub(super) fn of_pod(what: impl Into<String>, error: &Error) -> Self {
+        Report::with_del(what, error, &Del::Unknown { directories: "" })
+    }
+
+    fn with_del(what: impl Into<String>, error: &Error, del: &Del<'_>) -> Self {
         let mut report = match error {
             Error::Conf(error) => return Report::conf(what, error),
             Error::Plugins(failures) => Report::plugins(what, failures, del),
@@ -133,6 +151,7 @@ impl Report {
             ConfError::NoNetwork { dir, name, known, bad } => {
                 let mut report = report.row("network", name).row("directory", dir.display().to_string());
                 report = match known.as_slice() {
+                    [] if !dir.exists() => report.row("why", "there is no such directory"),
                     [] => report.row("why", "the directory has no usable network"),
                     known => report.row("why", format!("there is only {}", known.join(", "))),
                 };
@@ -154,7 +173,7 @@ impl Report {
     }
 
     /// Converts the failures of plugins. The first decides the exit status and the hint.
-    fn plugins(what: impl Into<String>, failures: &Failures, del: Option<&str>) -> Self {
+    fn plugins(what: impl Into<String>, failures: &Failures, del: &Del<'_>) -> Self {
         let Failure { network, plugin, cause, verb, attachment, .. } = &failures.first;
         let exit = if cause.is_refusal() { Exit::Plugin } else { Exit::Execution };
         let mut report =
@@ -170,14 +189,17 @@ impl Report {
             report = report.row("note", note);
         }
         let del = match (del, attachment) {
-            (Some(del), _) => del.to_owned(),
-            (None, Some(of)) if of.ifname == "eth0" => {
-                format!("cnimble del {network} --container-id {}", of.container_id)
+            (Del::Known(del), _) => (*del).to_owned(),
+            (Del::Unknown { directories }, Some(of)) if of.ifname == "eth0" => {
+                format!("cnimble del {network} --container-id {}{directories}", of.container_id)
             }
-            (None, Some(of)) => {
-                format!("cnimble del {network} --container-id {} -i {}", of.container_id, of.ifname)
+            (Del::Unknown { directories }, Some(of)) => {
+                format!(
+                    "cnimble del {network} --container-id {} -i {}{directories}",
+                    of.container_id, of.ifname
+                )
             }
-            (None, None) => format!("cnimble del {network} NETNS"),
+            (Del::Unknown { directories }, None) => format!("cnimble del {network} NETNS{directories}"),
         };
         report.hint = match failures.note {
             Some(_) => Some(format!("`{del}`, and add it again")),
@@ -189,11 +211,11 @@ impl Report {
     /// Puts `run it as root` in front of the hint if a row names a missing permission and the caller isn't root.
     pub(super) fn with_reason(mut self) -> Self {
         const ROOT: &str = "run it as root";
-        let refused = |text: &str| {
-            ["(os error 13)", "(os error 1)", "EACCES", "EPERM"].iter().any(|word| text.contains(word))
-        };
         let told = self.hint.as_deref().is_some_and(|hint| hint.contains(ROOT));
-        if !told && !nix::unistd::geteuid().is_root() && self.rows.iter().any(|(_, text)| refused(text)) {
+        if !told
+            && !nix::unistd::geteuid().is_root()
+            && self.rows.iter().any(|(_, text)| names_permission(text))
+        {
             self.hint = Some(match self.hint.take() {
                 Some(hint) => format!("{ROOT}; or {hint}"),
                 None => ROOT.to_owned(),
@@ -221,10 +243,6 @@ impl Report {
 
     /// Returns the report as JSON: a CNI error with the keys `exitStatus` and `hint`.
     pub(super) fn json(&self) -> Value {
-        let why = || {
-            let of = self.rows.iter().find(|(name, _)| *name == "why");
-            of.map(|(_, text)| text.clone()).unwrap_or_default()
-        };
         let mut map = Map::new();
         let error = self.error.as_deref().cloned();
         let error = error.unwrap_or_else(|| {
@@ -235,7 +253,9 @@ impl Report {
                 Exit::Plugin | Exit::Execution => cni::Code::DELEGATE,
                 Exit::Files | Exit::Found | Exit::Left | Exit::Unknown => cni::Code::IO,
             };
-            cni::Error::new(code, self.what.clone()).details(why())
+            let why = self.rows.iter().find(|(name, _)| *name == "why");
+            let why = why.map(|(_, text)| text.clone()).unwrap_or_default();
+            cni::Error::new(code, self.what.clone()).details(why)
         });
         map.insert("cniVersion".into(), cni::Version::LATEST.as_str().into());
         map.insert("code".into(), error.code.0.into());
@@ -249,6 +269,11 @@ impl Report {
         }
         Value::Object(map)
     }
+}
+
+/// Returns whether the text names a missing permission.
+fn names_permission(text: &str) -> bool {
+    ["(os error 13)", "(os error 1)", "EACCES", "EPERM"].iter().any(|word| text.contains(word))
 }
 
 /// The hint for a range without a free address.

@@ -21,17 +21,20 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// read.
 pub(super) fn follow() -> netlink::Result<()> {
     let mut monitor = AddressMonitor::open()?;
-    let wait = move || {
-        let mut known = BTreeSet::new();
-        report(keep_off_services(&mut Nft::new()));
-        loop {
-            if let Err(err) = wait_for(&mut monitor, &mut known) {
-                return log::error!("{err}");
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("services".to_owned()).spawn(wait);
+    let thread = std::thread::Builder::new().name("services".to_owned());
+    let thread = thread.spawn(move || keep_off(&mut monitor));
     thread.map(drop).map_err(|err| netlink::Error::io("start a thread that follows addresses", &err))
+}
+
+/// Keeps published ports off the addresses of Services. It ends only if notifications can't be read.
+fn keep_off(monitor: &mut AddressMonitor) {
+    let mut known = BTreeSet::new();
+    report(keep_off_services(&mut Nft::new()));
+    loop {
+        if let Err(err) = wait_for(monitor, &mut known) {
+            return log::error!("{err}");
+        }
+    }
 }
 
 /// Waits for changed addresses, and updates the rules if they may be of a Service.
@@ -55,8 +58,8 @@ fn wait_for(monitor: &mut AddressMonitor, known: &mut BTreeSet<u32>) -> netlink:
         Ok(links) => *known = links,
         Err(err) => log::debug!("{err}"),
     }
-    let is_of_services = |link: &u32| before.contains(link) || known.contains(link);
-    if changed.is_none_or(|changed| changed.iter().any(is_of_services)) {
+    let of_services: BTreeSet<u32> = before.union(known).copied().collect();
+    if changed.is_none_or(|changed| changed.iter().any(|link| of_services.contains(link))) {
         report(keep_off_services(&mut Nft::new()));
     }
     Ok(())

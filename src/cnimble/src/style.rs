@@ -12,9 +12,9 @@ impl Paint {
     /// Returns whether this stream gets colours. It must be a terminal that TERM doesn't call dumb, without NO_COLOR
     /// (<https://no-color.org>).
     pub(super) fn of(stream: &impl IsTerminal) -> Self {
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Paint(stream.is_terminal() && !set("NO_COLOR") && !dumb)
+        Paint(stream.is_terminal() && !no_color && !dumb)
     }
 
     pub(super) fn is_on(self) -> bool {
@@ -81,12 +81,12 @@ pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> S
     // A name may contain a line break.
     let lines: Vec<Vec<String>> =
         lines.iter().map(|cells| cells.iter().map(|cell| plain::line(cell)).collect()).collect();
-    let width = |column: usize| {
+    let widths = headings.iter().enumerate().map(|(column, heading)| {
         let cells = lines.iter().filter_map(|line| line.get(column));
         let longest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-        longest.max(headings.get(column).map_or(0, |heading| heading.len()))
-    };
-    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+        longest.max(heading.len())
+    });
+    let widths: Vec<usize> = widths.collect();
     let format = |cells: &[String]| {
         let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()

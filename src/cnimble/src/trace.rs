@@ -100,11 +100,6 @@ fn address(records: &Records<'_>, pod: &NamedPod, target: &Target) -> Result<IpA
         return Ok(ip);
     }
     let v4 = pod.addresses().first().is_none_or(IpAddr::is_ipv4);
-    let of_route = |found: Option<IpAddr>, whose: &str| {
-        found.ok_or_else(|| {
-            Report::because(Exit::Usage, WHAT, format!("{whose} has no default route with a gateway"))
-        })
-    };
     match host {
         "gateway" => of_route(cnimble_trace::gateway(pod, v4).map_err(failed)?, "the pod"),
         "internet" => of_route(cnimble_trace::internet(v4).map_err(failed)?, "the host"),
@@ -117,6 +112,13 @@ fn address(records: &Records<'_>, pod: &NamedPod, target: &Target) -> Result<IpA
             })
         }
     }
+}
+
+/// Returns the gateway of a default route that was looked for, or the report that there is none.
+fn of_route(found: Option<IpAddr>, whose: &str) -> Result<IpAddr, Report> {
+    found.ok_or_else(|| {
+        Report::because(Exit::Usage, WHAT, format!("{whose} has no default route with a gateway"))
+    })
 }
 
 impl View for Trace {

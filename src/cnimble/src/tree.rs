@@ -69,8 +69,12 @@ fn unknown(what: &str, unnamed: Unnamed) -> Report {
 
 /// Returns whether two paths lead to one namespace. A missing one is the same as none.
 fn is_same(one: &Path, other: &Path) -> bool {
-    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     identity(one).is_some_and(|found| identity(other) == Some(found))
+}
+
+/// Returns the device and the number of a file, or `None` if it is not found.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Examines the node, and returns the problems of pods. With a socket the runtime supplies the pods' names.
@@ -81,9 +85,8 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     let diagnosis = interrupt::look(what, doctor.look()).await?;
     let mut problems: Vec<(String, String)> = Vec::new();
     for finding in diagnosis.findings {
-        let Some(id) = finding.subject.container_id else { continue };
-        // The part after a colon is only for the output of the doctor.
-        let why = finding.why.split(": ").next().unwrap_or_default();
+        let Some(id) = finding.subject.container_id.clone() else { continue };
+        let why = finding.brief();
         let problem = if finding.kind.is_of_sandbox() {
             why.to_owned()
         } else {
@@ -121,8 +124,8 @@ fn configured(session: &Session) -> Result<Vec<cnimble_cni::NetworkList>, Report
 /// Returns whether the locale is of UTF-8. The first variable that is set counts (locale(7)). Without a locale it
 /// returns true, because most terminals support Unicode.
 fn speaks_unicode() -> bool {
-    let set = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    match ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set) {
+    let mut values = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
+    match values.find(|value| !value.is_empty()) {
         Some(locale) => locale.to_ascii_lowercase().replace('-', "").contains("utf8"),
         None => true,
     }

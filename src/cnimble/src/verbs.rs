@@ -2,11 +2,12 @@
 
 use std::fmt::Display;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use cnimble_cni::{self as cni, CniResult, Code, NetworkList, Version};
-use cnimble_runtime::{Attach, ConfError, Entry, Error, Failure, Key, Lookup, PluginError};
+use cnimble_runtime::{Attach, ConfError, Entry, Error, Key, Lookup, PluginError};
 
 use super::args::{self, Attachment};
 use super::interrupt::{finish, interruptible};
@@ -23,15 +24,14 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     network::warn_of_capabilities(&network, attach.capability_args.keys());
     let (_, known) = lookup(session, &network.name, &attach);
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
-        Ok(outcome) => {
-            outcome.map_err(|err| Report::of_attachment(&what, &err, Some(&del_hint(&network, &attach))))?
-        }
+        Ok(outcome) => outcome
+            .map_err(|err| Report::of_attachment(&what, &err, &del_hint(session, &network, &attach)))?,
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
             return Err(if known.is_some() {
                 report
                     .row("why", "interrupted; not rolled back, because the attachment existed before")
-                    .hint(del_hint(&network, &attach))
+                    .hint(del_hint(session, &network, &attach))
             } else {
                 abandon(session, &network, &attach, report).await
             });
@@ -44,13 +44,13 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     }
     .map_err(|report| {
         let report = report.row("note", format!("{} is in network {}", attach.ifname, network.name));
-        report.hint(del_hint(&network, &attach))
+        report.hint(del_hint(session, &network, &attach))
     })
 }
 
 /// Returns the command that deletes this attachment. It names the ID unless that is the default one of the namespace,
 /// which the command would look for otherwise.
-fn del_hint(network: &NetworkList, attach: &Attach) -> String {
+fn del_hint(session: &Session, network: &NetworkList, attach: &Attach) -> String {
     let mut command = format!("cnimble del {} {}", network.name, attach.netns);
     if attach.container_id != target::container_id(&attach.netns) {
         command += &format!(" --container-id {}", attach.container_id);
@@ -58,12 +58,12 @@ fn del_hint(network: &NetworkList, attach: &Attach) -> String {
     if attach.ifname != "eth0" {
         command += &format!(" -i {}", attach.ifname);
     }
-    command
+    command + &session.directories
 }
 
 /// Returns the hint to repeat the ADD.
-fn add_again(network: &NetworkList, attach: &Attach) -> String {
-    format!("`{}`, and add it again", del_hint(network, attach))
+fn add_again(session: &Session, network: &NetworkList, attach: &Attach) -> String {
+    format!("`{}`, and add it again", del_hint(session, network, attach))
 }
 
 /// Deletes the attachment of an interrupted ADD, and completes the report. The DEL waits until the library has undone
@@ -78,7 +78,7 @@ async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, repo
                 Ok(Err(err)) => report.row("then", err.to_string()),
                 _ => report,
             };
-            report.hint(del_hint(network, attach))
+            report.hint(del_hint(session, network, attach))
         }
     }
 }
@@ -114,13 +114,13 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     let Existing { given, network, attach, record, has_file } = find(session, given, attach, &what, "del")?;
     let outcome = interruptible(session.invoker.del(&given, &attach)).await;
     if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
-        let is_missing = |of: &Failure| matches!(of.cause, PluginError::Missing { .. });
-        if record == Record::Usable && has_file && !from_file && failures.iter().any(is_missing) {
-            let report = Report::of(&what, err);
+        let is_missing = failures.iter().any(|of| matches!(of.cause, PluginError::Missing { .. }));
+        if record == Record::Usable && has_file && !from_file && is_missing {
+            let report = Report::of(session, &what, err);
             return Err(report.or_hint("go by the network's file, which may name other plugins: --from-file"));
         }
     }
-    finish(&what, outcome)?;
+    finish(session, &what, outcome)?;
     let Attach { ifname, container_id, netns, .. } = &attach;
     let name = &network.name;
     let mut words = match record {
@@ -145,7 +145,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
         }
         // A runtime's repeated DEL of one network of several is no mistake.
         if let Some(other) = other_record(session, &network.name, &attach, session.human()) {
-            note(&other.told("del"));
+            note(&other.told(session, "del"));
         }
     }
     session.done(&words, &summary(&network, &attach, "recorded", record == Record::Usable))
@@ -164,14 +164,16 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     match &outcome {
         Ok(Err(err @ Error::Plugins(failures))) if is_difference(&failures.first.cause) => {
             let what = format!("{} is not as network {} made it", attach.ifname, network.name);
-            return Err(Report::of(what, err).hint(add_again(&network, &attach)));
+            return Err(Report::of(session, what, err).hint(add_again(session, &network, &attach)));
         }
         Ok(Err(err @ Error::NoResult { .. })) if record == Record::Missing => {
-            let report = Report::of(&what, err);
+            let report = Report::of(session, &what, err);
             let other = other_record(session, &network.name, &attach, true);
-            return Err(other.into_iter().fold(report, |report, other| report.hint(other.told("check"))));
+            return Err(other
+                .into_iter()
+                .fold(report, |report, other| report.hint(other.told(session, "check"))));
         }
-        _ => finish(&what, outcome)?,
+        _ => finish(session, &what, outcome)?,
     }
     let asked = !network.disable_check;
     let words = if asked {
@@ -261,7 +263,7 @@ fn unknown(session: &Session, attach: &Attach, call: &Unknown<'_>) -> Report {
     };
     let report = report.row("record", why);
     let other = other_record(session, name, attach, true);
-    other.into_iter().fold(report, |report, other| report.hint(other.told(verb)))
+    other.into_iter().fold(report, |report, other| report.hint(other.told(session, verb)))
 }
 
 /// Whether the plugin says that the attachment differs from the result of ADD. By other codes a plugin of another
@@ -292,13 +294,14 @@ struct Other {
 
 impl Other {
     /// Returns a sentence with the command that runs `verb` for that attachment.
-    fn told(&self, verb: &str) -> String {
+    fn told(&self, session: &Session, verb: &str) -> String {
         let Other { entry, netns } = self;
         let (network, id, ifname) = (&entry.network, &entry.container_id, &entry.ifname);
         let option = if ifname == "eth0" { String::new() } else { format!(" -i {ifname}") };
         format!(
             "a record names this namespace with network {network}, ID {id} and interface {ifname}: \
-             use `cnimble {verb} {network} {netns} --container-id {id}{option}`"
+             use `cnimble {verb} {network} {netns} --container-id {id}{option}{}`",
+            session.directories
         )
     }
 }
@@ -307,13 +310,17 @@ impl Other {
 /// count only if `anywhere` is set.
 fn other_record(session: &Session, network: &str, attach: &Attach, anywhere: bool) -> Option<Other> {
     let netns = Some(attach.netns.clone()).filter(|path| !path.is_empty())?;
-    let real = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let wanted = real(&netns);
     let mut entries = session.invoker.cache().list().unwrap_or_default();
     entries.retain(|of| of.ifname != "lo" && of.namespace().is_some_and(|path| real(path) == wanted));
     entries.sort_by_key(|of| of.network != network);
     let entry = entries.into_iter().find(|of| anywhere || of.network == network)?;
     Some(Other { entry, netns })
+}
+
+/// Returns the path without links, or as it is if the file is not found.
+fn real(path: &str) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.into())
 }
 
 /// Returns whether there is surely no such file. It returns false if that can't be determined.

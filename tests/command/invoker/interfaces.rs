@@ -96,7 +96,7 @@ fn the_tree_draws_a_device_and_the_doctor_brings_that_of_a_dead_pod_home() {
     let drawn = node.cnimble(plugin_dir(), &["tree"]).env("LC_ALL", "C.UTF-8").run().success().text();
     let expected = "\
         cards  CNI 1.1.0, host-device, 1 pod\n\
-        └─ (no link on the host)\n   \
+        └─ (without a known link on the host)\n   \
            └─ net1  web\n         \
                  pod      device card of the host\n         \
                  address  10.213.11.2/24\n";

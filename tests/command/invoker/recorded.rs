@@ -263,7 +263,8 @@ fn del_and_check_say_what_was_done() {
     node.cnimble(&bin, &["add", "net", path, "--container-id", "x"]).run().success();
     let hint = format!(
         "a record names this namespace with network net, ID x and interface eth0: use `cnimble VERB net {path} \
-         --container-id x`"
+         --container-id x --cache-dir {}`",
+        node.cache().display()
     );
     // Another ID than that of ADD: nothing is removed, and the command says why.
     let (status, told) = del(&format!("del net {path}"));
@@ -361,7 +362,11 @@ fn no_sentence_says_what_was_not_looked_at() {
         assert_eq!(outcome.status, status, "{}", outcome.describe());
         assert!(outcome.stderr.starts_with(&format!("cnimble: {headline}\n")), "{}", outcome.describe());
     }
-    let hint = format!("`cnimble del differs {} --container-id x`, and add it again", pod.path());
+    let hint = format!(
+        "`cnimble del differs {} --container-id x --cache-dir {}`, and add it again",
+        pod.path(),
+        node.cache().display()
+    );
     let outcome = run(&["check", "differs", pod.path(), "--container-id", "x"]);
     assert!(outcome.stderr.contains(&hint), "{}", outcome.describe());
     // It wrote nothing to stderr.

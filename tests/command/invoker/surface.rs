@@ -127,7 +127,12 @@ fn a_hint_names_the_attachment() {
     for more in ["--container-id web", "--container-id web -i net1"] {
         let words: Vec<&str> = more.split(' ').collect();
         let outcome = node.cnimble(&bin, &[&["add", "demo", pod.path()], words.as_slice()].concat()).run();
-        let wanted = format!("`cnimble del demo {} {more}`, and add it again", pod.path());
+        let cache = node.cache();
+        let wanted = format!(
+            "`cnimble del demo {} {more} --cache-dir {}`, and add it again",
+            pod.path(),
+            cache.display()
+        );
         assert!(outcome.stderr.contains(&wanted), "{}", outcome.describe());
     }
 }

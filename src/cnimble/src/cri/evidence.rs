@@ -8,8 +8,11 @@ use cnimble_cni::{Code, Error};
 use cnimble_cri::{CriError, blocking, find};
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 
-use super::report;
+use super::report_by;
 use crate::report::Report;
+
+/// The option that names the socket in all verbs but `cri`.
+const OPTION: &str = "--cri";
 
 /// A runtime that is asked each time, so that a verdict uses the current list.
 #[derive(Debug)]
@@ -20,8 +23,9 @@ struct Asked {
 /// Returns the runtime at a socket, which is searched for if `given` is empty. It lists the sandboxes once, so that an
 /// unreachable runtime is an early error.
 pub(crate) fn runtime(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
-    let socket = find(Some(given)).map_err(|err| report(what, &err))?;
-    blocking(&socket, |client| async move { client.sandboxes().await }).map_err(|err| report(what, &err))?;
+    let socket = find(Some(given)).map_err(|err| report_by(what, &err, OPTION))?;
+    blocking(&socket, |client| async move { client.sandboxes().await })
+        .map_err(|err| report_by(what, &err, OPTION))?;
     Ok(Arc::new(Asked { socket }))
 }
 
@@ -32,8 +36,8 @@ fn failed(err: &CriError) -> Error {
 impl Runtime for Asked {
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
         let listed = blocking(&self.socket, |client| async move { client.sandboxes().await });
-        let sandbox = |of: cnimble_cri::Sandbox| Sandbox { pod: of.pod(), ready: of.ready, id: of.id };
-        Ok(listed.map_err(|err| failed(&err))?.into_iter().map(sandbox).collect())
+        let sandboxes = listed.map_err(|err| failed(&err))?.into_iter();
+        Ok(sandboxes.map(|of| Sandbox { pod: of.pod(), ready: of.ready, id: of.id }).collect())
     }
 
     fn sandbox(&self, id: &str) -> Result<Option<Detail>, Error> {

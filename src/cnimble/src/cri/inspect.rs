@@ -27,8 +27,8 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
         return Err(no_pod(what, pod));
     }
     let doctor = doctor::new(session, &[], 0);
-    let failed = |err: cnimble_cni::Error| Report::because(Exit::Files, what.as_str(), err);
-    let sight = Sight::look(&doctor.evidence).map_err(failed)?;
+    let sight =
+        Sight::look(&doctor.evidence).map_err(|err| Report::because(Exit::Files, what.as_str(), err))?;
     let tree = crate::tree::read(session, &crate::tree::Notes::default())?;
     let (mut documents, mut differ) = (Vec::new(), false);
     for sandbox in found {

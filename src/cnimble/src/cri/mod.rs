@@ -39,8 +39,13 @@ pub(super) async fn connect(given: Option<&OsStr>, what: &str) -> Result<Client,
     Client::connect(&socket).await.map_err(|err| report(what, &err))
 }
 
-/// Returns the report for an error of the runtime or of the connection to it.
+/// Returns the report for an error of the runtime or of the connection to it, for `cnimble cri`.
 pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
+    report_by(what, err, "--socket")
+}
+
+/// Does the same for a verb in which `option` names the socket.
+fn report_by(what: impl Into<String>, err: &CriError, option: &str) -> Report {
     let exit = match err {
         CriError::Endpoint { .. } => Exit::Usage,
         CriError::Refused { .. } | CriError::Unimplemented { .. } | CriError::NoSandbox { .. } => {
@@ -51,11 +56,11 @@ pub(super) fn report(what: impl Into<String>, err: &CriError) -> Report {
     let report = Report::because(exit, what, err);
     match err {
         CriError::NoSocket { .. } => {
-            report.hint("is the runtime running? --cri SOCKET (--socket) names another socket")
+            report.hint(format!("is the runtime running? {option} SOCKET names another socket"))
         }
         CriError::Connect { .. } if !nix::unistd::geteuid().is_root() => report.hint("run it as root"),
         CriError::Connect { .. } => report.hint("is the runtime running?"),
-        CriError::NotCri { .. } => report.hint("name the runtime's socket: --cri SOCKET (--socket)"),
+        CriError::NotCri { .. } => report.hint(format!("name the runtime's socket: {option} SOCKET")),
         CriError::Late { .. } => report.hint("check the runtime's log: it may be busy or stuck"),
         _ => report,
     }

@@ -83,9 +83,6 @@ impl Metrics {
     /// is the current number of attachments.
     pub(super) fn text(&self, attached: usize) -> String {
         let mut out = String::new();
-        let head = |out: &mut String, name: &str, kind: &str, help: &str| {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        };
         head(&mut out, "cnimble_attachments", "gauge", "Attachments that have a result.");
         let _ = writeln!(out, "cnimble_attachments {attached}");
         head(
@@ -115,6 +112,11 @@ impl Metrics {
         let _ = writeln!(out, "cnimble_events_lost_total {}\n# EOF", self.lost);
         out
     }
+}
+
+/// Writes the lines above the values of a metric.
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 /// Returns the labels of a count, with the network's name escaped.

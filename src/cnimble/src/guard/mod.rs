@@ -84,17 +84,20 @@ fn follow() -> Result<watch::Receiver<String>, Report> {
     let failed = |err: &dyn std::error::Error| Report::because(Exit::Files, WHAT, err);
     let mut kernel = Disturbances::open(FOLLOWED, OWN).map_err(|err| failed(&err))?;
     let (sender, receiver) = watch::channel("before the guard began".to_owned());
-    let wait = move || {
-        loop {
-            match next(&mut kernel) {
-                Ok(Some(change)) => drop(sender.send_replace(format!("by a change {change}"))),
-                Ok(None) => {}
-                Err(err) => return log::error!("{err}"),
-            }
-        }
-    };
-    std::thread::Builder::new().name("changes".to_owned()).spawn(wait).map_err(|err| failed(&err))?;
+    let thread = std::thread::Builder::new().name("changes".to_owned());
+    thread.spawn(move || tell_changes(&mut kernel, &sender)).map_err(|err| failed(&err))?;
     Ok(receiver)
+}
+
+/// Sends each change in words. It ends only if notifications can't be read.
+fn tell_changes(kernel: &mut Disturbances, sender: &watch::Sender<String>) {
+    loop {
+        match next(kernel) {
+            Ok(Some(change)) => drop(sender.send_replace(format!("by a change {change}"))),
+            Ok(None) => {}
+            Err(err) => return log::error!("{err}"),
+        }
+    }
 }
 
 /// Waits for a notification, and then until those of the same change have arrived. Returns the change in words, or
@@ -193,9 +196,9 @@ impl Guard {
                     _ = locked.insert(err.to_string());
                 }
                 Repair::Failed(err) => drop(failed.insert(format!("{}: {err}", finding.what))),
-                Repair::Doubt(_) if finding.doubt.is_some() => drop(left_alone.insert(left(finding))),
+                Repair::Doubt { .. } if finding.doubt.is_some() => drop(left_alone.insert(left(finding))),
                 // The pod is being removed.
-                Repair::Doubt(_) | Repair::NotAsked => {}
+                Repair::Gone | Repair::Doubt { .. } | Repair::NotAsked => {}
             }
         }
         if !repaired.is_empty() {

@@ -46,12 +46,9 @@ pub(super) async fn ask(
     for plugin in named(document) {
         let (at, range) = plugin.entry.clone();
         // A plugin reports only its first fault, which may be in `found`, so plugins with a known error are skipped.
-        let inside = |finding: &&Finding| {
-            finding.level == Level::Error
-                && range.start <= finding.range.start
-                && finding.range.start < range.end
-        };
-        let told = found.iter().find(inside).is_some() || silent.contains(&plugin.name);
+        let mut errors = found.iter().filter(|finding| finding.level == Level::Error);
+        let told =
+            errors.any(|finding| range.contains(&finding.range.start)) || silent.contains(&plugin.name);
         if last == Some(at) || told || !plugin.known {
             last = last.or(told.then_some(at));
             continue;

@@ -56,16 +56,16 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
     };
     let mut networks = Vec::new();
     if !given.offline {
-        let file = |source: &File| std::fs::canonicalize(&source.path).ok();
-        let given: Vec<Option<PathBuf>> = wanted.iter().map(file).collect();
+        let given: Vec<Option<PathBuf>> = wanted.iter().map(real_path).collect();
         let names: Vec<String> = wanted.iter().filter_map(name_of).collect();
         networks.extend(all(session)?.into_iter().filter_map(|other| Document::parse(other).ok()));
         // A file from elsewhere comes after those of the directory and replaces one with the same network name.
-        let installed = |of: &File| networks.iter().any(|other| file(&other.file) == file(of));
-        if !wanted.iter().all(installed) {
+        let are_installed =
+            wanted.iter().all(|of| networks.iter().any(|other| real_path(&other.file) == real_path(of)));
+        if !are_installed {
             networks.retain(|other| {
                 let name = other.root.text_of("name").unwrap_or_default();
-                !given.contains(&file(&other.file)) && !names.iter().any(|of| of == name)
+                !given.contains(&real_path(&other.file)) && !names.iter().any(|of| of == name)
             });
         }
     } else {
@@ -78,6 +78,11 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
     let of = |kind| move |file| Source { file, kind, within: None };
     let wanted = wanted.into_iter().map(of(Kind::Network)).chain(folders.into_iter().map(of(Kind::Entry)));
     Ok(Sources { wanted: wanted.collect(), networks, manifest: None })
+}
+
+/// Returns the path of a file without links, or `None` if it is not found.
+fn real_path(file: &File) -> Option<PathBuf> {
+    std::fs::canonicalize(&file.path).ok()
 }
 
 /// Returns whether the path is that of a manifest, by its ending in `yaml` or `yml`.
@@ -131,13 +136,12 @@ fn named(session: &Session, name: &str) -> Result<File, Report> {
     if let Some(file) = all(session)?.into_iter().find(|file| name_of(file).is_some_and(|of| of == name)) {
         return Ok(file);
     }
-    let missing = |dir: &Path| ConfError::NoNetwork {
-        dir: dir.to_owned(),
+    let err = session.conf.load(name).err().unwrap_or_else(|| ConfError::NoNetwork {
+        dir: session.conf.dir().to_owned(),
         name: name.to_owned(),
         known: Vec::new(),
         bad: Vec::new(),
-    };
-    let err = session.conf.load(name).err().unwrap_or_else(|| missing(session.conf.dir()));
+    });
     Err(Report::conf("can't read the network", &err))
 }
 

@@ -56,9 +56,10 @@ fn object(file: &File, node: &Node, manifest: &mut Manifest) {
         Some("NetworkAttachmentDefinition") => definition(file, node, manifest),
         Some("ConfigMap") => {
             let Some(Content::Map(data)) = get(node, &["data"]).map(|data| &data.content) else { return };
-            let is_config = |key: &str| key == "cni-conf.json" || key.ends_with(".conflist");
-            for value in data.iter().filter(|(key, _)| is_config(key)).map(|(_, value)| value) {
-                text(file, value, None, manifest);
+            for (key, value) in data {
+                if key == "cni-conf.json" || key.ends_with(".conflist") {
+                    text(file, value, None, manifest);
+                }
             }
         }
         _ => {
@@ -127,16 +128,21 @@ fn untried(range: Range<usize>, template: &str) -> Finding {
 
 /// Returns a placeholder that a program replaces before the text is used, or `None`: `{{…}}`, `${…}` or `__NAME__`.
 fn template(text: &str) -> Option<&str> {
-    let between = |open: &str, close: &str| {
-        let start = text.find(open)?;
-        let rest = text.get(start + open.len()..)?;
-        text.get(start..start + open.len() + rest.find(close)? + close.len())
-    };
-    let is_name = |word: &&str| {
-        let name = word.trim_matches('_');
-        !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
-    };
-    between("{{", "}}").or_else(|| between("${", "}")).or_else(|| between("__", "__").filter(is_name))
+    between(text, "{{", "}}")
+        .or_else(|| between(text, "${", "}"))
+        .or_else(|| between(text, "__", "__").filter(|word| is_name(word.trim_matches('_'))))
+}
+
+/// Returns the first part of the text from `open` to `close`, with both.
+fn between<'t>(text: &'t str, open: &str, close: &str) -> Option<&'t str> {
+    let start = text.find(open)?;
+    let rest = text.get(start + open.len()..)?;
+    text.get(start..start + open.len() + rest.find(close)? + close.len())
+}
+
+/// Returns whether a word has capitals, digits and `_` only.
+fn is_name(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
 /// Returns the node at a path of keys.

@@ -55,8 +55,9 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     }
     checked.sort_by(|one, other| one.file.path.cmp(&other.file.path));
     show::show(session, given, &checked)?;
-    let wrong = || checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level > Level::Note);
-    fail_with(match (wrong().count(), wrong().all(|finding| finding.rule == Rule::Plugin)) {
+    let findings = checked.iter().flat_map(|of| &of.findings);
+    let wrong: Vec<&Finding> = findings.filter(|finding| finding.level > Level::Note).collect();
+    fail_with(match (wrong.len(), wrong.iter().all(|finding| finding.rule == Rule::Plugin)) {
         (0, _) => None,
         (_, true) => Some(Exit::Execution),
         (_, false) => Some(Exit::Config),

@@ -16,8 +16,6 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checke
         let files = checked.iter().map(|of| (&of.file, of.findings.as_slice()));
         return print_json(&sarif::report(env!("CARGO_PKG_VERSION"), files));
     }
-    let all = || checked.iter().flat_map(|of| &of.findings);
-    let count = |level| all().filter(|finding| finding.level == level).count();
     let files = checked.iter().map(|of| Checked {
         file: &of.file.path,
         network: of.network.as_deref(),
@@ -25,10 +23,15 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checke
     });
     session.show(&Findings {
         files: files.collect(),
-        errors: count(Level::Error),
-        warnings: count(Level::Warning),
+        errors: count_of(checked, Level::Error),
+        warnings: count_of(checked, Level::Warning),
         summary: session.terminal,
     })
+}
+
+/// Counts the findings of this level.
+fn count_of(checked: &[super::Checked], level: Level) -> usize {
+    checked.iter().flat_map(|of| &of.findings).filter(|finding| finding.level == level).count()
 }
 
 /// The findings, as text and as JSON.

@@ -18,7 +18,7 @@ use cnimble_agent::conflist::{Conflist, Plugin};
 use cnimble_agent::plan::Plan;
 use cnimble_agent::shares::{Added, ClusterLocal};
 use cnimble_agent::{Agent, Follower, Options, Shared, disturbances, remove};
-use cnimble_api::{Error, Server as Api, StartError};
+use cnimble_api::{Error, Server as Api};
 
 use super::args::node::{Main, Node};
 use super::interrupt::Signals;
@@ -167,8 +167,7 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
     }
     let kubeconfig = given.kubeconfig.clone().unwrap_or_default();
     let server = Api { kubeconfig, in_cluster: given.in_cluster };
-    let unusable = |err: StartError| Report::because(Exit::Config, NOT_TOLD, err);
-    let follower = Follower::new(&server).map_err(unusable)?;
+    let follower = Follower::new(&server).map_err(|err| Report::because(Exit::Config, NOT_TOLD, err))?;
     Ok(Nodes::Api(Box::new(follower)))
 }
 

@@ -180,6 +180,13 @@ impl Status {
     }
 }
 
+/// Returns a gauge with this value.
+fn gauge(value: usize) -> Gauge<i64> {
+    let gauge = Gauge::<i64>::default();
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    gauge
+}
+
 impl Pages for Status {
     fn name(&self) -> &'static str {
         "/nodes"
@@ -187,11 +194,6 @@ impl Pages for Status {
 
     fn metrics(&self) -> (String, &'static str) {
         let mut registry = Registry::with_prefix("cnimble_node");
-        let gauge = |value: usize| {
-            let gauge = Gauge::<i64>::default();
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-            gauge
-        };
         let (nodes, reached) = {
             let known = self.nodes.known();
             (known.nodes.len(), known.listed && known.trouble.is_none())

@@ -17,7 +17,7 @@ pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
         Cause::Network(network) => match &**network {
             NetworkError::Plugins { failures, .. } | NetworkError::Gc { failures } => {
                 let mut failures = failures.iter();
-                let report = failures.next().map(|failure| Report::of(what, failure));
+                let report = failures.next().map(|failure| Report::of_pod(what, failure));
                 let report = report.unwrap_or_else(|| Report::new(Exit::Plugin, ""));
                 failures.fold(report, |report, failure| report.row("then", failure.to_string()))
             }

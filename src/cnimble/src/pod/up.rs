@@ -91,15 +91,21 @@ pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down)
     tally.into_inner().finish("down", pods.len())
 }
 
+/// Returns whether the pod is on record.
+fn is_up(sandboxes: &Sandboxes, id: &PodId) -> bool {
+    sandboxes.find(id).is_ok_and(|found| found.is_some())
+}
+
 /// Returns the pods that the texts name, and those in the files that they name. A text that is the name of a pod on
 /// record means that pod, even if there is such a file.
 fn named(sandboxes: &Sandboxes, texts: &[String], tally: &mut Tally<'_>) -> Result<BTreeSet<PodId>, Report> {
     let (mut pods, mut files) = (BTreeSet::new(), Vec::new());
     for text in texts {
         let id = pod_id(text);
-        let is_up = |id: &PodId| sandboxes.find(id).is_ok_and(|found| found.is_some());
         match id {
-            Ok(id) if text != "-" && (is_up(&id) || !Path::new(text).is_file()) => drop(pods.insert(id)),
+            Ok(id) if text != "-" && (is_up(sandboxes, &id) || !Path::new(text).is_file()) => {
+                pods.insert(id);
+            }
             Err(err) if text != "-" && !Path::new(text).exists() && !text.starts_with(['/', '.']) => {
                 return Err(err);
             }

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use cnimble_pod::PodId;
-use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, Sandboxes};
-use cnimble_pod::source::{Condition, Op, PodConfig, PodUpdate, SOURCE_ANNOTATION, SourceKind};
+use cnimble_pod::sandbox::{DnsOptions, SandboxConfig, Sandboxes};
+use cnimble_pod::source::{Op, PodConfig, PodUpdate, SOURCE_ANNOTATION, SourceKind};
 use cnimble_pod::sync::Input;
 
 use super::writing::Writing;
@@ -74,8 +74,10 @@ impl Feed {
                 }
                 over = over(&mut self.closing) => vec![Input::Unwant(over)],
                 Ok(()) = conditions.changed(), if !tried || self.restorable.is_some() => {
-                    let failing = |of: &Condition| of.source == SourceKind::Api && of.whole;
-                    let down = conditions.borrow_and_update().iter().any(failing);
+                    let down = conditions
+                        .borrow_and_update()
+                        .iter()
+                        .any(|of| of.source == SourceKind::Api && of.whole);
                     if down { self.restore().await } else { Vec::new() }
                 }
             };
@@ -109,9 +111,9 @@ impl Feed {
             Err(_) => return Vec::new(),
         };
         let api = SourceKind::Api.to_string();
-        let ours = |of: &Sandbox| of.config.annotations.get(SOURCE_ANNOTATION) == Some(&api);
+        let configs = listing.sandboxes.into_iter().map(|sandbox| sandbox.config);
         let pods: Vec<SandboxConfig> =
-            listing.sandboxes.into_iter().filter(ours).map(|sandbox| sandbox.config).collect();
+            configs.filter(|config| config.annotations.get(SOURCE_ANNOTATION) == Some(&api)).collect();
         self.restored = pods.iter().map(|pod| (pod.pod.clone(), pod.uid.clone())).collect();
         if pods.is_empty() {
             return Vec::new();

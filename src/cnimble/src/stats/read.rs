@@ -60,11 +60,10 @@ impl Host {
     /// `None` without one.
     fn sent_drops(&self, owner: &Owner) -> Option<u64> {
         let name = ifb::name(&owner.network, &owner.attachment.container_id);
-        let is_its = |link: &&Link| {
-            link.kind == ifb::KIND
-                && (owner.owns(&link.alias) || (link.alias.is_empty() && link.name == name))
-        };
-        self.limited(self.links.iter().find(is_its)?.index)
+        let mut ifbs = self.links.iter().filter(|link| link.kind == ifb::KIND);
+        let its =
+            ifbs.find(|link| owner.owns(&link.alias) || (link.alias.is_empty() && link.name == name))?;
+        self.limited(its.index)
     }
 
     /// Returns the drops of a link's limit, or `None` if it has none.
@@ -119,11 +118,10 @@ pub(super) fn read(caches: &[Cache]) -> Result<Vec<Counted>, String> {
             all.push(counted);
         }
     }
-    let key = |of: &Counted| {
+    all.sort_by_cached_key(|of| {
         let Attachment { container_id, ifname } = of.owner.attachment.clone();
         (of.owner.network.clone(), of.pod.clone(), container_id, ifname)
-    };
-    all.sort_by_cached_key(key);
+    });
     Ok(all)
 }
 

@@ -59,6 +59,8 @@ pub struct Fault {
     pub error: Error,
     /// Whether nobody puts it back, because nothing proves which object of the host is the attachment's.
     pub left_alone: bool,
+    /// Whether the plugin has a way to put the item back ([`Call::wants`]).
+    pub is_mendable: bool,
     /// The item, for a comparison. The text of the error can have values that a pod chooses.
     pub item: Item,
 }
@@ -99,14 +101,17 @@ impl Call {
         put_back: impl FnOnce(&mut S) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let item = Item::here();
-        match verify(on) {
+        let outcome = match verify(on) {
             Err(err) if err.code == Code::CHECK_FAILED && self.wanted.aim.repairs(place) => {
                 log::debug!("put back: {err}");
-                let outcome = put_back(on).and_then(|()| verify(on));
-                outcome.or_else(|error| self.note_fault(Fault { place, error, left_alone: false, item }))
+                put_back(on).and_then(|()| verify(on))
             }
-            verified => self.expects(place, verified),
-        }
+            Err(err) if err.code == Code::CHECK_FAILED && self.is_examined() => Err(err),
+            verified => return verified,
+        };
+        outcome.or_else(|error| {
+            self.note_fault(Fault { place, error, left_alone: false, is_mendable: true, item })
+        })
     }
 
     /// Does what [`Call::wants`] does, for an item that can't be put back. `verified` is the result of its
@@ -119,7 +124,8 @@ impl Call {
     pub fn expects(&self, place: Place, verified: Result<(), Error>) -> Result<(), Error> {
         match verified {
             Err(error) if error.code == Code::CHECK_FAILED && self.is_examined() => {
-                self.note_fault(Fault { place, error, left_alone: false, item: Item::here() })
+                let item = Item::here();
+                self.note_fault(Fault { place, error, left_alone: false, is_mendable: false, item })
             }
             verified => verified,
         }
@@ -134,8 +140,7 @@ impl Call {
         if !self.is_examined() {
             return Err(error);
         }
-        self.wanted.faults.borrow_mut().push(Fault { place, error, left_alone: true, item: Item::here() });
-        Ok(())
+        self.note_fault(Fault { place, error, left_alone: true, is_mendable: false, item: Item::here() })
     }
 
     /// Returns true if a program makes this check for itself. A caller of the verb may end a pod that fails, so the
@@ -237,7 +242,8 @@ fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
         // This difference ended the check, because other items depend on it.
         Err(error) if error.code == Code::CHECK_FAILED => {
             if faults.is_empty() {
-                faults.push(Fault { place: Place::Host, error, left_alone: false, item: Item::here() });
+                let (place, item) = (Place::Host, Item::here());
+                faults.push(Fault { place, error, left_alone: false, is_mendable: false, item });
             }
         }
         outcome => outcome?,

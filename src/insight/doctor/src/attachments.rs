@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cnimble_cni::list::{Injection, ListEntry};
-use cnimble_cni::{Code, NetworkList, Owner, Verb, Version};
+use cnimble_cni::{Code, Error, NetworkList, Owner, Verb, Version};
 use cnimble_liveness::cache_entries::{Known, failed, owner_of};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, inside};
@@ -19,11 +19,17 @@ use cnimble_rules::objects::bridge;
 use cnimble_runtime::{Attach, Cache, Entry, Key, Lookup, PluginError};
 
 use super::outcome::{Reach, Repair};
-use super::runtime::PAUSE;
+use super::runtime::{PAUSE, del_command};
 use super::{Doctor, Finding, Kind, Subject};
 
 /// The remedy for what only a new pod can get.
-pub(super) const REPLACE: &str = "delete the pod, and its owner makes another";
+pub(super) const REPLACE: &str = "delete the pod and make it anew";
+
+/// The remedies for a difference that its plugin has no way to put back, in the pod and outside.
+const UNMENDABLE_IN_POD: &str =
+    "--repair can't put it back: undo it in the pod, or delete the pod and make it anew";
+const UNMENDABLE: &str =
+    "--repair can't put it back: follow the hint, if there is one; else only a new pod has it";
 
 /// The age from which on a begun DEL counts as given up by its runtime.
 const UNFINISHED: Duration = Duration::from_secs(300);
@@ -51,11 +57,46 @@ pub(super) async fn compare<'k>(
             *unchecked.entry(format!("network {}: {why}", known.entry.network)).or_default() += 1;
         }
     }
-    let unchecked = unchecked.into_iter().map(|(why, count)| match count {
+    Compared { findings, unchecked: counted(unchecked) }
+}
+
+/// Returns each reason with the number of attachments that it is about.
+fn counted(unchecked: BTreeMap<String, usize>) -> Vec<String> {
+    let texts = unchecked.into_iter().map(|(why, count)| match count {
         1 => format!("{why} (1 attachment)"),
         many => format!("{why} ({many} attachments)"),
     });
-    Compared { findings, unchecked: unchecked.collect() }
+    texts.collect()
+}
+
+/// Returns texts about the attachments that count as living, are not compared at all, and have no finding: those
+/// without a cache entry, of a cache that is not judged, or whose namespace is not found by their path.
+pub(super) fn not_compared(node: &Node, findings: &[Finding]) -> Vec<String> {
+    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+    for known in &node.entries {
+        let why = match &known.verdict {
+            Verdict::Orphan(_) => continue,
+            _ if !known.own => format!("the cache {} is not judged", known.cache.display()),
+            Verdict::Lives if known.has_namespace() => continue,
+            Verdict::Lives => "the recorded path leads to no namespace of a pod".to_owned(),
+            Verdict::Doubt(doubt) => doubt.clone(),
+        };
+        let subject = Subject::of(&known.entry.network, &known.attachment());
+        if !findings.iter().any(|finding| finding.subject == subject) {
+            let why = format!("network {}: nothing is checked: {why}", known.entry.network);
+            *reasons.entry(why).or_default() += 1;
+        }
+    }
+    let mut texts = counted(reasons);
+    match node.unrecorded() {
+        0 => {}
+        1 => texts
+            .push("1 attachment that only a link or a lease shows: no cache entry of it was read".to_owned()),
+        many => texts.push(format!(
+            "{many} attachments that only links or leases show: no cache entries of them were read"
+        )),
+    }
+    texts
 }
 
 /// Returns whether the entry is of a judged cache, and its attachment lives in a namespace.
@@ -81,8 +122,8 @@ async fn of_attachment(
     if known.result().is_none() {
         return vec!["nothing is checked: the cache has no usable result of ADD".to_owned()];
     }
-    let mut skipped: Vec<String> = inside_is_unchecked(&list).into_iter().collect();
-    let in_pod = skipped.is_empty() && reach == Reach::Pods;
+    let mut skipped = doctor.unchecked(&list);
+    let in_pod = inside_is_unchecked(&list).is_none() && reach == Reach::Pods;
     for plugin in &list.plugins {
         let compared = doctor.compare(known, &list, plugin, in_pod).await;
         match compared {
@@ -101,7 +142,7 @@ async fn of_attachment(
     skipped
 }
 
-/// Returns why only the host's part of a network's attachments is compared, or `None` if the pods' part is, too.
+/// Returns why at most the host's part of a network's attachments is compared, or `None` if the pods' part is, too.
 fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     let why = if list.version < Version::V0_4_0 {
         format!("version {} has no CHECK", list.version)
@@ -110,7 +151,7 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("only the host's part is checked: {why}"))
+    Some(why)
 }
 
 /// A difference that a linked plugin has found. [`Doctor::repair`] has the plugin put it back. That fails for an item
@@ -121,6 +162,7 @@ pub(super) struct Action {
     cache: PathBuf,
     plugin: String,
     place: Place,
+    is_mendable: bool,
     item: Item,
 }
 
@@ -129,6 +171,31 @@ pub(super) struct Action {
 pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
 
 impl Doctor<'_> {
+    /// Returns which parts of a network's attachments are not compared, with the reasons.
+    fn unchecked(&self, list: &NetworkList) -> Vec<String> {
+        let (linked, others): (Vec<&ListEntry>, Vec<&ListEntry>) =
+            list.plugins.iter().partition(|plugin| self.is_linked(plugin));
+        if let Some(why) = inside_is_unchecked(list) {
+            let names: Vec<&str> = linked.iter().map(|plugin| plugin.plugin_type.as_str()).collect();
+            return vec![match (names.as_slice(), others.as_slice()) {
+                ([], _) => format!("nothing is checked: {why}"),
+                (_, []) => format!("only the host's part is checked: {why}"),
+                _ => format!("only the host's part, by plugin {}, is checked: {why}", names.join(", ")),
+            }];
+        }
+        let delegating = linked.into_iter().filter(|plugin| bridge::delegated(plugin).is_some());
+        delegating
+            .map(|of| format!("only the host's part is checked for plugin {}: it delegates", of.plugin_type))
+            .collect()
+    }
+
+    /// Returns whether the plugin, or the one to which it delegates, runs in this process.
+    fn is_linked(&self, plugin: &ListEntry) -> bool {
+        let delegate = bridge::delegated(plugin);
+        let name = &delegate.as_ref().unwrap_or(plugin).plugin_type;
+        self.plugins.iter().any(|linked| linked.name() == name)
+    }
+
     /// Returns the differences that one plugin finds. A plugin that is not linked is run only if `in_pod` is set. Fails
     /// with the reason why nothing was compared.
     async fn compare(
@@ -146,13 +213,15 @@ impl Doctor<'_> {
         let mut faults = examined.faults.map_err(|err| err.to_string())?;
         // The configuration of a delegate lacks a part of what its ADD was given, so its pods are not compared.
         faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
-        let action = |fault: Fault| {
+        let mut found = Vec::new();
+        for fault in faults {
             let (owner, cache) = (known.owner(), known.cache.clone());
-            let Fault { place, item, .. } = fault;
-            let action = Action { owner, cache, plugin: plugin.plugin_type.clone(), place, item };
-            (fault, super::Action::Attachment(Box::new(action)))
-        };
-        Ok(faults.into_iter().map(action).collect())
+            let Fault { place, is_mendable, item, .. } = fault;
+            let plugin = plugin.plugin_type.clone();
+            let action = Action { owner, cache, plugin, place, is_mendable, item };
+            found.push((fault, super::Action::Attachment(Box::new(action))));
+        }
+        Ok(found)
     }
 
     /// Runs CHECK of a linked plugin, or of the one to which it delegates. It returns `None` if the plugin is not
@@ -186,7 +255,8 @@ impl Doctor<'_> {
             Ok(()) => Ok(Vec::new()),
             // By the codes below 100 a plugin says that it could not look (specification, "Error").
             Err(PluginError::Refused { error, .. }) if error.code.0 >= 100 => {
-                let fault = Fault { place: Place::Host, error, left_alone: false, item: Item::here() };
+                let (place, item) = (Place::Host, Item::here());
+                let fault = Fault { place, error, left_alone: false, is_mendable: false, item };
                 Ok(vec![(fault, super::Action::Runtime)])
             }
             Err(err) => Err(err.to_string()),
@@ -198,6 +268,11 @@ impl Action {
     /// Returns the item of the wanted state, and the plugin that wants it.
     pub(super) fn item(&self) -> (&str, Item) {
         (&self.plugin, self.item)
+    }
+
+    /// Returns whether the plugin has a way to put the item back.
+    pub(super) fn is_mendable(&self) -> bool {
+        self.is_mendable
     }
 
     /// Returns whether the repair changes something inside the pod.
@@ -215,7 +290,7 @@ impl Action {
         };
         let left = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
             // Without an entry the runtime has deleted the attachment, so nothing is lacking.
-            self.entry()?.map_or(Ok(Vec::new()), |entry| repair(doctor, &entry, &self.owner, aim))
+            self.entry()?.map_or(Err(Repair::Gone), |entry| repair(doctor, &entry, &self.owner, aim))
         });
         match left {
             Err(repair) => repair.clone(),
@@ -224,7 +299,9 @@ impl Action {
                     |(plugin, fault): &&(String, Fault)| *plugin == self.plugin && fault.place == self.place;
                 // A part that was left alone may have caused any of the plugin's findings.
                 match left.iter().filter(is_it).min_by_key(|(_, fault)| fault.left_alone) {
-                    Some((_, fault)) if fault.left_alone => Repair::Doubt(fault.error.to_string()),
+                    Some((_, fault)) if fault.left_alone => {
+                        Repair::Doubt { why: fault.error.to_string(), passing: false }
+                    }
                     Some((_, fault)) => Repair::Failed(fault.error.clone()),
                     None => Repair::Done,
                 }
@@ -247,7 +324,7 @@ impl Action {
     /// Returns the outcome for a difference in a pod that the caller did not ask to repair.
     fn unasked(&self) -> Repair {
         match self.entry() {
-            Ok(None) => Repair::Done,
+            Ok(None) => Repair::Gone,
             Ok(Some(entry)) => doubt(&entry, &self.owner.tag()).unwrap_or(Repair::NotAsked),
             Err(failed) => failed,
         }
@@ -315,13 +392,16 @@ fn repair_once(
 /// because a DEL removes it last. A DEL that begins later finds what was restored.
 fn doubt(entry: &Entry, tag: &str) -> Option<Repair> {
     if begun::is_noted(tag) {
-        return Some(Repair::Doubt("its DEL has begun".to_owned()));
+        return Some(Repair::Doubt { why: "its DEL has begun".to_owned(), passing: true });
     }
-    let inside = || {
-        let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;
-        inside::doubt(entry, &ns, &mut Netlink::open()?)
-    };
-    inside().unwrap_or_else(|err| Some(err.to_string())).map(Repair::Doubt)
+    let why = doubt_inside(entry).unwrap_or_else(|err| Some(err.to_string()))?;
+    Some(Repair::Doubt { why, passing: false })
+}
+
+/// Returns why the interface at the entry's path may not be the entry's, or `None` if nothing speaks against it.
+fn doubt_inside(entry: &Entry) -> Result<Option<String>, Error> {
+    let ns = NetNs::open(entry.namespace().unwrap_or_default().as_ref())?;
+    inside::doubt(entry, &ns, &mut Netlink::open()?)
 }
 
 /// Returns the finding about an attachment whose DEL has begun and not ended.
@@ -331,10 +411,10 @@ fn leaving(known: &Known) -> Finding {
         what: "attachment".to_owned(),
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why: "its DEL has begun and is not done".to_owned(),
-        doubt: Some(
-            "a repair would leave rules behind the DEL; a runtime repeats it, and `cnimble del` finishes it"
-                .to_owned(),
-        ),
+        doubt: Some(format!(
+            "a repair would leave rules behind the DEL; a runtime repeats it, else `{}`",
+            del_command(known)
+        )),
         passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),
         remedy: "repeat the DEL",
         action: super::Action::Runtime,
@@ -353,6 +433,8 @@ fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Acti
     };
     let remedy = match (&action, fault.place) {
         (super::Action::Runtime, _) => REPLACE,
+        (_, Place::Pod) if !fault.is_mendable => UNMENDABLE_IN_POD,
+        _ if !fault.is_mendable => UNMENDABLE,
         (_, Place::Rules) => "put them back",
         (_, Place::Host) => "put it back",
         (_, Place::Pod) => "put it back with --repair --pods, unless the pod wants it so",
@@ -378,9 +460,9 @@ const UNPROVEN: &str = "nothing on the host proves that an interface is the pod'
 /// that runs looks the same between its last plugin and the removal of the record. So only what is found twice, with a
 /// pause of [`PAUSE`], counts.
 pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
-    let doubtful = |known: &&Known| known.own && matches!(known.verdict, Verdict::Doubt(_));
-    let mut lost: Vec<&Known> =
-        node.entries.iter().filter(doubtful).filter(|known| has_lost(known)).collect();
+    let doubtful =
+        node.entries.iter().filter(|known| known.own && matches!(known.verdict, Verdict::Doubt(_)));
+    let mut lost: Vec<&Known> = doubtful.filter(|known| has_lost(known)).collect();
     if lost.is_empty() {
         return Vec::new();
     }

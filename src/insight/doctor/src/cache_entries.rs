@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use cnimble_cni::Error;
 use cnimble_liveness::cache_entries::{Known, failed};
 use cnimble_liveness::node::Node;
-use cnimble_liveness::{Verdict, young};
+use cnimble_liveness::{Verdict, is_in_future, young};
 use cnimble_os::files::IfPresent;
 use cnimble_runtime::{Cache, Entry, Invoker};
 
-use super::{Doctor, Finding, Kind, Subject, orphaned};
+use super::{Doctor, Finding, Kind, Repair, Subject, orphaned};
+
+/// The remedy for an entry whose configuration is missing or can't be used.
+const UNUSABLE: &str = "its configuration can't be used: remove it by `cnimble del … --from-file`";
 
 /// The repair of a cache entry or file.
 #[derive(Debug, Clone)]
@@ -27,25 +30,31 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Performs the repair. A file that is gone is success.
-    pub(super) async fn run(&self, invoker: &Invoker) -> Result<(), Error> {
+    /// Performs the repair.
+    pub(super) async fn run(&self, invoker: &Invoker) -> Result<Repair, Error> {
         match self {
             Action::Del { entry, with_result, cache } => {
                 let invoker = invoker.clone().with_cache_dir(cache);
-                invoker.del_entry(entry, *with_result).await.map_err(|err| err.to_spec())
+                let deleted = invoker.del_entry(entry, *with_result).await;
+                deleted.map(|()| Repair::Done).map_err(|err| err.to_spec())
             }
             Action::SetAside(path) => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let aside = path.with_file_name(format!(".corrupt-{name}"));
                 let renamed = std::fs::rename(path, aside).if_present();
-                renamed.map(drop).map_err(|err| Error::io("rename", path, &err))
+                renamed.map(outcome).map_err(|err| Error::io("rename", path, &err))
             }
             Action::Remove(path) => {
                 let removed = std::fs::remove_file(path).if_present();
-                removed.map(drop).map_err(|err| Error::io("remove", path, &err))
+                removed.map(outcome).map_err(|err| Error::io("remove", path, &err))
             }
         }
     }
+}
+
+/// Returns the outcome of a repair of a file, which is `None` if the file was gone.
+fn outcome(repaired: Option<()>) -> Repair {
+    repaired.map_or(Repair::Gone, |()| Repair::Done)
 }
 
 /// Returns the findings about entries and files of the judged caches.
@@ -68,7 +77,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             subject: Subject::default(),
             why: format!("it is no entry of the result cache: {why}"),
             doubt: young(&path, doctor.evidence.grace),
-            passing: true,
+            passing: !is_in_future(&path),
             remedy: "rename it, so that it is not read any more",
             action: super::Action::Entry(Action::SetAside(path)),
         });
@@ -78,9 +87,9 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             kind: Kind::UnfinishedFile,
             what: format!("file {}", path.display()),
             subject: Subject::default(),
-            why: "a process that wrote it was killed before it was done".to_owned(),
+            why: "it is a file of an unfinished write".to_owned(),
             doubt: young(&path, doctor.evidence.grace),
-            passing: true,
+            passing: !is_in_future(&path),
             remedy: "remove it",
             action: super::Action::Entry(Action::Remove(path)),
         });
@@ -96,6 +105,11 @@ fn finding(node: &Node, known: &Known) -> Option<Finding> {
         verdict => orphaned(verdict)?,
     };
     let with_result = !node.is_anothers(&known.entry);
+    let del = Action::Del { entry: Box::new(known.entry.clone()), with_result, cache: known.cache.clone() };
+    let (remedy, action) = match known.entry.network_list() {
+        Ok(_) => ("DEL with the recorded configuration", super::Action::Entry(del)),
+        Err(_) => (UNUSABLE, super::Action::Runtime),
+    };
     Some(Finding {
         kind: Kind::CacheEntry,
         what: format!("cache entry {}", Cache::new(&known.cache).path(known.entry.key()).display()),
@@ -103,11 +117,7 @@ fn finding(node: &Node, known: &Known) -> Option<Finding> {
         why,
         doubt,
         passing: false,
-        remedy: "DEL with the recorded configuration",
-        action: super::Action::Entry(Action::Del {
-            entry: Box::new(known.entry.clone()),
-            with_result,
-            cache: known.cache.clone(),
-        }),
+        remedy,
+        action,
     })
 }

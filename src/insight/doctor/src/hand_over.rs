@@ -95,8 +95,8 @@ impl Doctor<'_> {
         if !over.pods().is_empty() {
             let sight = Sight::look(&self.evidence)?;
             let surely = surely(&sight.node);
-            let is_gone = |pod: &&Pod| !surely.contains(&pod.owner.tag());
-            over.take_back(nft, &over.pods().iter().filter(is_gone).collect::<Vec<_>>())?;
+            let gone = over.pods().iter().filter(|pod| !surely.contains(&pod.owner.tag()));
+            over.take_back(nft, &gone.collect::<Vec<_>>())?;
         }
         report.left.extend(hand_over::finish(nft)?);
         let stores = sight.node.leases.stores();
@@ -117,8 +117,8 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     let (mut living, mut bridges, mut orphans) =
         (BTreeMap::<&str, Vec<&Trace>>::new(), Vec::new(), Vec::new());
     let mut doubts: BTreeMap<&str, (&str, String)> = BTreeMap::new();
-    let ours = |trace: &&Trace| trace.is_element() || trace.is_of_published_ports();
-    for trace in sight.traces.iter().filter(ours) {
+    let ours = sight.traces.iter().filter(|trace| trace.is_element() || trace.is_of_published_ports());
+    for trace in ours {
         let comment = trace.comment().unwrap_or_default();
         match (sight.judge(trace), survey::tag(comment)) {
             (Verdict::Lives | Verdict::Doubt(_), _) if trace.is_of_published_ports() => {
@@ -173,8 +173,9 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     }
     report.policies = over.policies().collect();
     let endings = lifetimes::find(&sight.node)?;
-    let texts = |ending: &Ending| ending.nets.iter().map(ToString::to_string).collect();
-    report.addresses = endings.iter().map(|ending| (ending.subject.clone(), texts(ending))).collect();
+    for Ending { subject, nets, .. } in &endings {
+        report.addresses.push((subject.clone(), nets.iter().map(ToString::to_string).collect()));
+    }
     Ok(Plan { over, orphans, endings, report })
 }
 

@@ -8,9 +8,9 @@ use cnimble_leases::INDEX;
 use cnimble_leases::holder::Holder;
 use cnimble_leases::store::{Identity, Store};
 use cnimble_liveness::leases::{JudgedLease, JudgedLeases, Network};
-use cnimble_liveness::young;
+use cnimble_liveness::{is_in_future, young};
 
-use super::{Finding, Kind, Subject, orphaned};
+use super::{Finding, Kind, Repair, Subject, orphaned};
 
 /// Returns the findings about leases whose holder is dead or in doubt.
 pub(super) fn findings(leases: &JudgedLeases, grace: Duration) -> impl Iterator<Item = Finding> {
@@ -35,7 +35,7 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
     let is_index = lease.path.file_name().is_some_and(|name| name == INDEX);
     let why = match lease.held {
         None if is_index => "it is the index of leases, and its directory has none".to_owned(),
-        None => "a process that wrote it was killed before it was done".to_owned(),
+        None => "it is a file of an unfinished write".to_owned(),
         Some(_) => why,
     };
     Some(Finding {
@@ -45,7 +45,7 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
         why,
         doubt,
         // Another machine may own the lease, so it is no fault of this node.
-        passing: network.is_shared() || young(&lease.path, grace).is_some(),
+        passing: network.is_shared() || (young(&lease.path, grace).is_some() && !is_in_future(&lease.path)),
         remedy: "remove it under the lock of the directory",
         action: super::Action::Lease(action),
     })
@@ -61,11 +61,12 @@ pub(super) struct Action {
 
 impl Action {
     /// Removes the file under the lock of its directory.
-    pub(super) fn run(&self) -> Result<(), Error> {
+    pub(super) fn run(&self) -> Result<Repair, Error> {
         // A missing directory contains no lease.
         let (Some(store), Some(name)) = (Store::lock(&self.dir)?, self.path.file_name()) else {
-            return Ok(());
+            return Ok(Repair::Gone);
         };
-        Ok(store.remove_found(&name.to_string_lossy(), self.found)?)
+        let is_removed = store.remove_found(&name.to_string_lossy(), self.found)?;
+        Ok(if is_removed { Repair::Done } else { Repair::Gone })
     }
 }

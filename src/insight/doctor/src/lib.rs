@@ -135,7 +135,7 @@ pub enum Cure {
     Host,
     /// [`Doctor::repair`] with [`Reach::Pods`].
     Pod,
-    /// Only the runtime can, or the creator of the pod.
+    /// No repair: the runtime, the creator of the pod or the administrator has to.
     Runtime,
 }
 
@@ -162,7 +162,9 @@ fn orphaned(verdict: &Verdict) -> Option<(String, Option<String>)> {
     match verdict {
         Verdict::Lives => None,
         Verdict::Orphan(why) => Some((why.clone(), None)),
-        Verdict::Doubt(doubt) => Some(("nothing shows that its pod lives".to_owned(), Some(doubt.clone()))),
+        Verdict::Doubt(doubt) => {
+            Some(("it is not known whether its pod lives".to_owned(), Some(doubt.clone())))
+        }
     }
 }
 
@@ -209,7 +211,7 @@ impl Doctor<'_> {
     pub async fn look(&self) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
-        let Compared { findings: differences, unchecked } =
+        let Compared { findings: differences, mut unchecked } =
             attachments::compare(self, &sight.node.entries, Reach::Pods).await;
         findings.extend(differences);
         let mut cut_off = attachments::without_interface(&sight.node).await;
@@ -217,13 +219,21 @@ impl Doctor<'_> {
             of.kind != Kind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
         });
         // A lost interface is one finding. That about the sandbox says more than the one about the record.
-        let sandboxes = runtime::findings(self, &sight.node).await?;
+        let Compared { findings: mut sandboxes, unchecked: unread } =
+            runtime::compare(self, &sight.node).await?;
+        unchecked.extend(unread);
+        // A lease that the plugin's CHECK misses, too, is one finding, and `--repair` puts it back.
+        sandboxes.retain(|of| {
+            let mut missing = findings.iter().filter(|missing| missing.is_missing_lease());
+            of.kind != Kind::SandboxWithoutLease || !missing.any(|missing| missing.subject == of.subject)
+        });
         cut_off.retain(|lost| {
-            let is_same = |of: &Finding| of.kind == Kind::SandboxInterface && of.subject == lost.subject;
-            !sandboxes.iter().any(is_same)
+            let mut of_sandboxes = sandboxes.iter().filter(|of| of.kind == Kind::SandboxInterface);
+            !of_sandboxes.any(|of| of.subject == lost.subject)
         });
         findings.extend(cut_off);
         findings.extend(sandboxes);
+        unchecked.extend(attachments::not_compared(&sight.node, &findings));
         if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
             findings.extend(stale_rules::idle(&mut Nft::new())?);
         }
@@ -294,9 +304,24 @@ impl Finding {
     pub fn cure(&self) -> Cure {
         match &self.action {
             Action::Runtime => Cure::Runtime,
+            Action::Attachment(action) if !action.is_mendable() => Cure::Runtime,
             Action::Attachment(action) if action.is_in_pod() => Cure::Pod,
             _ => Cure::Host,
         }
+    }
+
+    /// Returns why, without the part after a colon, which is only for the output of the doctor. The error of a plugin
+    /// stays whole.
+    pub fn brief(&self) -> &str {
+        match self.kind {
+            Kind::HostState | Kind::PodState => &self.why,
+            _ => self.why.split_once(": ").map_or(&self.why, |(brief, _)| brief),
+        }
+    }
+
+    /// Returns whether a plugin misses the lease of a living pod in host-local, whose errors begin with its name.
+    fn is_missing_lease(&self) -> bool {
+        self.kind == Kind::HostState && self.why.starts_with("host-local: ")
     }
 
     /// Returns whether both findings are about the same object, perhaps for different reasons.

@@ -33,16 +33,19 @@ pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
         let Some(netns) = NetNs::find(Path::new(path))? else { continue };
         let mut inside = Netlink::open_in(&netns)?;
         let Some(link) = inside.find_link(&known.entry.ifname)? else { continue };
-        // An IPv6 address with a shorter prefix is renewed by router advertisements.
-        let ends = |addr: &addr::Addr| !addr.permanent && (addr.net.is_ipv4() || addr.net.prefix() == 128);
-        let nets: Vec<IpNetwork> =
-            inside.addrs(link.index)?.into_iter().filter(ends).map(|addr| addr.net).collect();
+        let leased = inside.addrs(link.index)?.into_iter().filter(is_leased);
+        let nets: Vec<IpNetwork> = leased.map(|addr| addr.net).collect();
         if !nets.is_empty() {
             let subject = Subject::of(&known.entry.network, &known.attachment());
             endings.push(Ending { subject, nets, netns, link });
         }
     }
     Ok(endings)
+}
+
+/// Returns whether an address ends with a lease. One of IPv6 with a shorter prefix is renewed by router advertisements.
+fn is_leased(addr: &addr::Addr) -> bool {
+    !addr.permanent && (addr.net.is_ipv4() || addr.net.prefix() == 128)
 }
 
 /// Returns whether the addresses of an entry's network end with a lease.

@@ -11,7 +11,7 @@ use cnimble_netlink::{IfPresent, Netlink};
 use cnimble_rules::objects::{Judge, Orphan, bridge, ifb, pair};
 use cnimble_rules::survey;
 
-use super::{Finding, Kind, stale_rules};
+use super::{Finding, Kind, Repair, stale_rules};
 
 /// The removal of a link.
 #[derive(Debug, Clone)]
@@ -20,18 +20,19 @@ pub(super) struct Action {
 }
 
 impl Action {
-    /// Deletes the link, unless it has changed since it was found, or is used. A link that is gone is success.
-    pub(super) fn run(&self) -> Result<(), Error> {
+    /// Deletes the link, unless it has changed since it was found, or is used.
+    pub(super) fn run(&self) -> Result<Repair, Error> {
         // The lock keeps an ADD from using the bridge meanwhile.
         let _alone = (self.found.kind == bridge::KIND).then(lock_bridges).transpose()?;
         let mut host = Netlink::open()?;
-        let Some(now) = host.link_at(self.found.index).if_present()? else { return Ok(()) };
+        let Some(now) = host.link_at(self.found.index).if_present()? else { return Ok(Repair::Gone) };
         let same =
             |a: &Link, b: &Link| (&a.name, &a.kind, &a.alias, a.far) == (&b.name, &b.kind, &b.alias, b.far);
         if !same(&now, &self.found) || cnimble_rules::objects::is_used(&mut host, &now)? {
-            return Ok(());
+            return Ok(Repair::Gone);
         }
-        Ok(host.execute(link::del(now.index, &now.name)).if_present().map(drop)?)
+        let deleted = host.execute(link::del(now.index, &now.name)).if_present()?;
+        Ok(deleted.map_or(Repair::Gone, |_| Repair::Done))
     }
 }
 

@@ -61,5 +61,5 @@ fn text(found: &Found) -> String {
         format!("what comes for published ports of {networks}")
     };
     let consequence = found.decision.consequence(&found.traffic, &packets);
-    format!("{consequence}: change or delete it if you do not want that (try {})", found.decision.command())
+    format!("{consequence}: change that if you do not want it (try {})", found.decision.command())
 }

@@ -5,10 +5,16 @@ use cnimble_cni::Error;
 /// The outcome of a repair.
 #[derive(Debug, Clone)]
 pub enum Repair {
-    /// The finding is repaired, or it no longer exists.
+    /// The finding is repaired, by its own repair or by another one of the same call.
     Done,
-    /// The finding was not repaired, for this reason.
-    Doubt(String),
+    /// Nothing was done, because the finding no longer exists: another program has removed or changed the object.
+    Gone,
+    /// The finding was not repaired, for the reason `why`. [`Finding::passing`](crate::Finding::passing) explains
+    /// `passing`.
+    Doubt {
+        why: String,
+        passing: bool,
+    },
     /// The finding is inside a pod, and only the host was to be repaired.
     NotAsked,
     Failed(Error),

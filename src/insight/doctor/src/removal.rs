@@ -93,10 +93,10 @@ impl Doctor<'_> {
                 Repair::Failed(error) => {
                     return Err(NotRemoved::Failed { what: finding.what.clone(), error });
                 }
-                Repair::Doubt(doubt) => {
-                    return Err(NotRemoved::InUse(vec![format!("{}: {doubt}", finding.what)]));
+                Repair::Doubt { why, .. } => {
+                    return Err(NotRemoved::InUse(vec![format!("{}: {why}", finding.what)]));
                 }
-                Repair::NotAsked => {}
+                Repair::Gone | Repair::NotAsked => {}
             }
         }
         for bridge in bridge::all(list) {

@@ -37,9 +37,12 @@ impl Doctor<'_> {
         let mut networks: BTreeMap<Option<&str>, Vec<(usize, &Finding)>> = BTreeMap::new();
         for (index, finding) in findings.iter().enumerate() {
             match &finding.doubt {
-                Some(doubt) => drop(outcomes.insert(index, Repair::Doubt(doubt.clone()))),
+                Some(doubt) => {
+                    let (why, passing) = (doubt.clone(), finding.passing);
+                    outcomes.insert(index, Repair::Doubt { why, passing });
+                }
                 None if matches!(finding.action, Action::Runtime) => {
-                    let why = "only the pod's runtime can repair this".to_owned();
+                    let why = "no option repairs this".to_owned();
                     outcomes.insert(index, Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why)));
                 }
                 None => networks.entry(finding.network()).or_default().push((index, finding)),
@@ -50,7 +53,9 @@ impl Doctor<'_> {
         outcomes.extend(join_all(repairs).await.into_iter().flatten());
         // Findings without a network come last, because the other repairs leave empty chains.
         if let Some(of) = unknown {
-            outcomes.extend(self.repair_network(None, of, reach).await);
+            let others = outcomes.values().any(|outcome| matches!(outcome, Repair::Done));
+            let repairs = self.repair_network(None, of, reach).await.into_iter();
+            outcomes.extend(repairs.map(|(index, outcome)| (index, beside(outcome, others))));
         }
         outcomes.into_values().collect()
     }
@@ -84,7 +89,8 @@ impl Doctor<'_> {
                         Err(err) => (Repair::Failed(err.clone()), None),
                     },
                 };
-                outcomes.push((index, outcome));
+                let others = outcomes.iter().any(|(_, outcome)| matches!(outcome, Repair::Done));
+                outcomes.push((index, beside(outcome, others)));
                 if end.is_some_and(|end| Instant::now() >= end) {
                     break;
                 }
@@ -106,25 +112,34 @@ impl Doctor<'_> {
     }
 }
 
+/// Returns the outcome, with regard to whether this call has repaired `others` before: then what is gone went with
+/// them. A DEL of a cache entry for example removes its lease, too.
+fn beside(outcome: Repair, others: bool) -> Repair {
+    match outcome {
+        Repair::Gone if others => Repair::Done,
+        outcome => outcome,
+    }
+}
+
 /// Repairs a finding if it is found again. Otherwise there is nothing to do.
 async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair {
     let now = match find_again(look, finding) {
         Ok(Some(now)) => now,
-        Ok(None) => return Repair::Done,
+        Ok(None) => return Repair::Gone,
         Err(err) => return Repair::Failed(err),
     };
-    if let Some(doubt) = now.doubt {
-        return Repair::Doubt(doubt);
+    if let Some(why) = now.doubt {
+        return Repair::Doubt { why, passing: now.passing };
     }
-    let done = match &now.action {
+    let outcome = match &now.action {
         Action::Entry(action) => action.run(invoker).await,
         Action::Lease(action) => action.run(),
         Action::Link(action) => action.run(),
-        Action::Rules(trace) => trace.remove(&mut Nft::new()),
-        Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()),
-        Action::Attachment(_) | Action::Runtime => Ok(()),
+        Action::Rules(trace) => trace.remove(&mut Nft::new()).map(|()| Repair::Done),
+        Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()).map(|()| Repair::Done),
+        Action::Attachment(_) | Action::Runtime => Ok(Repair::Gone),
     };
-    done.map_or_else(Repair::Failed, |()| Repair::Done)
+    outcome.unwrap_or_else(Repair::Failed)
 }
 
 /// Returns the finding as it is now, or `None` if it no longer exists.

@@ -12,11 +12,11 @@ use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::leases::{JudgedLease, Network};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
-use cnimble_liveness::young;
+use cnimble_liveness::{inside, young};
 use cnimble_netlink::{NetNs, Netlink};
-use cnimble_runtime::Cache;
+use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
 
-use super::attachments::REPLACE;
+use super::attachments::{Compared, REPLACE};
 use super::{Action, Doctor, Finding, Kind, Subject};
 
 /// The pause between two examinations. It is longer than the steps in which a runtime creates or removes a sandbox.
@@ -36,22 +36,27 @@ pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
 /// Returns `NAMESPACE/NAME` of a Kubernetes pod. It returns `None` for other pods, and for names with control
 /// characters, which could steer a terminal.
 fn pod_of(known: &Known) -> Option<String> {
-    let get = |wanted: &str| known.entry.args.iter().find(|(key, _)| key == wanted).map(|(_, value)| value);
-    let get = |wanted: &str| get(wanted).filter(|value| !value.contains(char::is_control));
-    Some(format!("{}/{}", get("K8S_POD_NAMESPACE")?, get("K8S_POD_NAME")?))
+    Some(format!("{}/{}", argument(known, "K8S_POD_NAMESPACE")?, argument(known, "K8S_POD_NAME")?))
 }
 
-/// Returns the findings about sandboxes. The result is empty if no runtime is asked.
-pub(super) async fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
-    let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Vec::new()) };
-    let mut first = Look { doctor, node, runtime }.findings()?;
-    if first.is_empty() {
+/// Returns an argument of the ADD. It returns `None` for a value with control characters.
+fn argument<'k>(known: &'k Known, wanted: &str) -> Option<&'k str> {
+    let (_, value) = known.entry.args.iter().find(|(key, _)| key == wanted)?;
+    Some(value.as_str()).filter(|value| !value.contains(char::is_control))
+}
+
+/// Returns the findings about sandboxes, and texts about those that could not be looked into. The result is empty if no
+/// runtime is asked.
+pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node) -> Result<Compared, Error> {
+    let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Compared::default()) };
+    let mut first = Look { doctor, node, runtime }.compare()?;
+    if first.findings.is_empty() {
         return Ok(first);
     }
     tokio::time::sleep(PAUSE).await;
     let again = Node::look(&doctor.evidence)?;
-    let second = Look { doctor, node: &again, runtime }.findings()?;
-    first.retain(|finding| second.iter().any(|again| again.is_again(finding)));
+    let second = Look { doctor, node: &again, runtime }.compare()?;
+    first.findings.retain(|finding| second.findings.iter().any(|again| again.is_again(finding)));
     Ok(first)
 }
 
@@ -63,35 +68,36 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn findings(&self) -> Result<Vec<Finding>, Error> {
-        let mut findings = Vec::new();
+    fn compare(&self) -> Result<Compared, Error> {
+        let mut compared = Compared::default();
         for sandbox in self.node.sandboxes.iter().flat_map(BTreeMap::values) {
             match self.runtime.sandbox(&sandbox.id)? {
                 Some(detail) if detail.host_network || detail.ready != sandbox.ready => {}
-                Some(detail) if detail.ready => self.ready(sandbox, &detail, &mut findings),
-                Some(_) => findings.extend(self.unready(sandbox)),
+                Some(detail) if detail.ready => self.ready(sandbox, &detail, &mut compared),
+                Some(_) => compared.findings.extend(self.unready(sandbox)),
                 // The sandbox was removed after the listing.
                 None => {}
             }
         }
         let caches = self.caches();
         let of_runtime = self.node.entries.iter().filter(|known| caches.contains(known.cache.as_path()));
-        findings.extend(of_runtime.filter_map(|known| self.gone(known)));
-        Ok(findings)
+        compared.findings.extend(of_runtime.filter_map(|known| self.gone(known)));
+        Ok(compared)
     }
 
     /// Returns the doctor's cache, and those with a listed sandbox. The pods of any other cache can be another
     /// runtime's.
     fn caches(&self) -> BTreeSet<&Path> {
-        let is_listed = |known: &&Known| self.node.is_listed(&known.entry.container_id, true);
-        let of_sandboxes = self.node.entries.iter().filter(is_listed).map(|known| known.cache.as_path());
-        of_sandboxes.chain([self.doctor.invoker.cache().dir()]).collect()
+        let of_sandboxes =
+            self.node.entries.iter().filter(|known| self.node.is_listed(&known.entry.container_id, true));
+        let caches = of_sandboxes.map(|known| known.cache.as_path());
+        caches.chain([self.doctor.invoker.cache().dir()]).collect()
     }
 
     /// Returns the cache entries of a sandbox, without loopback's.
     fn entries(&self, id: &str) -> Vec<&Known> {
-        let of = |known: &&Known| known.entry.container_id == id && known.entry.ifname != "lo";
-        self.node.entries.iter().filter(of).collect()
+        let of_sandbox = self.node.entries.iter().filter(|known| known.entry.container_id == id);
+        of_sandbox.filter(|known| known.entry.ifname != "lo").collect()
     }
 
     /// Returns the leases of a sandbox.
@@ -100,32 +106,29 @@ impl Look<'_> {
     }
 
     /// Adds the findings about a ready sandbox.
-    fn ready(&self, sandbox: &Sandbox, detail: &Detail, findings: &mut Vec<Finding>) {
+    fn ready(&self, sandbox: &Sandbox, detail: &Detail, compared: &mut Compared) {
         let entries = self.entries(&sandbox.id);
         let cached = entries.iter().find_map(|known| known.entry.namespace()).map(PathBuf::from);
         // Without a known namespace there is nothing to compare.
         let Some(netns) = detail.netns.clone().or(cached) else { return };
-        let names: Vec<&str> = entries.iter().map(|known| known.entry.ifname.as_str()).collect();
-        let names = if names.is_empty() { vec![INTERFACE] } else { names };
-        let kernel = match look_inside(&netns, &names) {
-            Ok(kernel) => kernel,
-            Err(why) => {
-                let remedy = REPLACE;
-                return findings.push(finding(Kind::SandboxInterface, sandbox, &entries, why, remedy));
+        match compare_addresses(sandbox, detail, &netns, &entries) {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                let is_lost = found.kind == Kind::SandboxInterface;
+                compared.findings.push(found);
+                if is_lost {
+                    return;
+                }
             }
-        };
-        let lost: Vec<&IpAddr> = detail.ips.iter().filter(|ip| !kernel.contains(ip)).collect();
-        if !lost.is_empty() {
-            let why =
-                format!("the runtime's IP is not the kernel's: {} and {}", joined(&lost), joined(&kernel));
-            let remedy = REPLACE;
-            findings.push(finding(Kind::SandboxAddress, sandbox, &entries, why, remedy));
+            Err(err) => return compared.unchecked.push(format!("pod {}: {err}", sandbox.pod)),
         }
         if entries.is_empty() {
-            let why = "the sandbox is Ready, and no result cache that was read has its ADD: its DEL may have no result to go by";
+            let why = "the sandbox is Ready, and no result cache that was read has its ADD: its DEL may have no \
+                       result to go by";
             let remedy =
                 "if the runtime has no cache elsewhere, delete the pod; --repair removes what is known here";
-            findings.push(finding(Kind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy));
+            let found = finding(Kind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy);
+            compared.findings.push(found);
         }
         for known in entries.iter().filter(|known| is_of_leases(known)) {
             let unleased: Vec<IpAddr> =
@@ -135,8 +138,9 @@ impl Look<'_> {
                     "the sandbox is Ready, and without a lease: {}; another pod may get it",
                     joined(&unleased)
                 );
-                let remedy = "host-state puts it back; else delete the pod before another gets its address";
-                findings.push(finding(Kind::SandboxWithoutLease, sandbox, &entries, why, remedy));
+                let remedy = "delete the pod before another gets its address";
+                let found = finding(Kind::SandboxWithoutLease, sandbox, &[known], why, remedy);
+                compared.findings.push(found);
             }
         }
     }
@@ -172,37 +176,76 @@ impl Look<'_> {
         }
         let sandbox = Sandbox { id: id.clone(), pod, ready: false };
         let why = "the runtime lists no such sandbox, and its namespace is there".to_owned();
-        let mut finding = finding(
-            Kind::SandboxGone,
-            &sandbox,
-            &[known],
-            why,
-            "`cnimble del` takes it away, if nothing uses it",
-        );
-        finding.doubt = Some("something may use it; if not, `cnimble del` takes it away".to_owned());
+        let remedy = "take it away by `cnimble del`, if nothing uses it";
+        let mut finding = finding(Kind::SandboxGone, &sandbox, &[known], why, remedy);
+        finding.doubt = Some(format!("something may use it; if not, `{}` takes it away", del_command(known)));
         Some(finding)
     }
 }
 
-/// Returns the addresses of these interfaces, without IPv6 link-local ones, or why they can't be read.
-fn look_inside(netns: &Path, names: &[&str]) -> Result<Vec<IpAddr>, String> {
-    let open = || Netlink::open_bounded(&NetNs::open(netns)?);
-    let mut inside = match open() {
+/// Returns the finding about a ready sandbox that has lost its namespace or an interface, or that has another address
+/// than its runtime reports.
+///
+/// # Errors
+/// Fails if the namespace can't be read; then nothing is known.
+fn compare_addresses(
+    sandbox: &Sandbox,
+    detail: &Detail,
+    netns: &Path,
+    entries: &[&Known],
+) -> Result<Option<Finding>, Error> {
+    // A device that a program of the pod drives itself (DPDK) is no interface of the kernel.
+    let in_kernel = entries.iter().filter(|known| !inside::is_without_mac(&known.entry));
+    let names: Vec<&str> = match entries {
+        [] => vec![INTERFACE],
+        _ => in_kernel.map(|known| known.entry.ifname.as_str()).collect(),
+    };
+    let kernel = match look_inside(netns, &names)? {
+        Ok(kernel) => kernel,
+        Err(why) => return Ok(Some(finding(Kind::SandboxInterface, sandbox, entries, why, REPLACE))),
+    };
+    let lost: Vec<&IpAddr> = detail.ips.iter().filter(|ip| !kernel.contains(ip)).collect();
+    if lost.is_empty() || names.len() < entries.len() {
+        return Ok(None);
+    }
+    let why = format!("the runtime's IP is not the kernel's: {} and {}", joined(&lost), joined(&kernel));
+    Ok(Some(finding(Kind::SandboxAddress, sandbox, entries, why, REPLACE)))
+}
+
+/// Returns the addresses of these interfaces, without IPv6 link-local ones. The inner error is a text about what is
+/// missing.
+///
+/// # Errors
+/// Fails if the kernel can't be asked.
+fn look_inside(netns: &Path, names: &[&str]) -> Result<Result<Vec<IpAddr>, String>, Error> {
+    let mut inside = match NetNs::open(netns).and_then(|netns| Netlink::open_bounded(&netns)) {
         Err(err) if err.is_missing() => {
-            return Err(format!("the sandbox is Ready, and its namespace {} is gone", netns.display()));
+            return Ok(Err(format!("the sandbox is Ready, and its namespace {} is gone", netns.display())));
         }
-        opened => opened.map_err(|err| err.to_string())?,
+        opened => opened?,
     };
     let mut addrs = Vec::new();
     for name in names {
-        match inside.find_link(name) {
-            Ok(Some(link)) => addrs.extend(inside.addrs(link.index).map_err(|err| err.to_string())?),
-            Ok(None) => return Err(format!("the sandbox is Ready and has no {name}")),
-            Err(err) => return Err(err.to_string()),
+        match inside.find_link(name)? {
+            Some(link) => addrs.extend(inside.addrs(link.index)?),
+            None => return Ok(Err(format!("the sandbox is Ready and has no {name}"))),
         }
     }
-    let link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    Ok(addrs.into_iter().map(|addr| addr.net.ip()).filter(|ip| !link_local(ip)).collect())
+    let ips = addrs.into_iter().map(|addr| addr.net.ip());
+    Ok(Ok(ips.filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect()))
+}
+
+/// Returns the command that deletes the attachment of an entry.
+pub(super) fn del_command(known: &Known) -> String {
+    let Entry { network, container_id, ifname, .. } = &known.entry;
+    let mut command = format!("cnimble del {network} --container-id {container_id}");
+    if ifname != INTERFACE {
+        command += &format!(" -i {ifname}");
+    }
+    if known.cache != Path::new(DEFAULT_CACHE_DIR) {
+        command += &format!(" --cache-dir {}", known.cache.display());
+    }
+    command
 }
 
 /// Returns whether the network has leases of host-local.

@@ -33,7 +33,7 @@ pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
         kind: Kind::EmptyRules,
         what: idle.join("; "),
         subject: Subject::default(),
-        why: "there is no pod that they are for".to_owned(),
+        why: "no rule of a pod uses them".to_owned(),
         doubt: None,
         passing: false,
         remedy: "remove them; the next pod makes them again",
@@ -52,18 +52,20 @@ fn subject(trace: &Trace) -> Subject {
 
 /// Returns the names in a comment or alias of cnimble. The last one may be cut.
 pub(super) fn names(comment: &str) -> Subject {
-    let value = |key: &str, end: Option<&str>| {
-        let (_, rest) = comment.split_once(key)?;
-        Some(end.and_then(|end| rest.split_once(end)).map_or(rest, |(value, _)| value).to_owned())
-    };
     match survey::tag(comment) {
         None => Subject::default(),
         Some(_) => Subject {
-            network: value(", net: ", Some(", if: ")),
-            ifname: value(", if: ", Some(", id: ")),
-            container_id: value(", id: ", None),
+            network: value(comment, ", net: ", Some(", if: ")),
+            ifname: value(comment, ", if: ", Some(", id: ")),
+            container_id: value(comment, ", id: ", None),
         },
     }
+}
+
+/// Returns what is between a key and the next one, or the end of the comment.
+fn value(comment: &str, key: &str, end: Option<&str>) -> Option<String> {
+    let (_, rest) = comment.split_once(key)?;
+    Some(end.and_then(|end| rest.split_once(end)).map_or(rest, |(value, _)| value).to_owned())
 }
 
 #[cfg(test)]

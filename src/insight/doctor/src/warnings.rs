@@ -104,14 +104,15 @@ fn named(networks: &BTreeMap<String, Needs>, holds: impl Fn(&Needs) -> bool) -> 
 
 /// Returns warnings about processes that listen on published ports.
 fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
-    let of_pod = |(known, ports): &(&Known, Vec<PortMapping>)| {
+    let mut warnings = Vec::new();
+    for (known, ports) in published {
         let result = known.entry.cni_result().ok().flatten().unwrap_or_default();
         let addrs = result.ips.iter().map(|ip| ip.address).collect();
         let id = &known.entry.container_id;
-        let more = format!("which is published for container {id} and leads there");
-        shadowed(ports, addrs).into_iter().map(move |text| format!("{text}, {more}")).collect::<Vec<_>>()
-    };
-    published.iter().flat_map(of_pod).collect()
+        let texts = shadowed(ports, addrs).into_iter();
+        warnings.extend(texts.map(|text| format!("{text}, which is published for container {id}")));
+    }
+    warnings
 }
 
 /// Returns texts about the processes of the host that listen on published ports of a pod with these addresses.
@@ -121,15 +122,18 @@ pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
         log::warn!("listeners were not looked at: {err}");
         Vec::new()
     });
-    let text = |(mapping, listener): (configured::Mapping, Listener)| {
-        let process = match process(listener.inode) {
-            Some((_, name)) if HOLDERS.contains(&name.as_str()) => return None,
-            Some((pid, name)) => format!("process {pid} ({name})"),
-            None => "a process".to_owned(),
-        };
-        Some(format!("{process} listens on port {}/{}", listener.port, mapping.protocol))
+    found.iter().filter_map(|(mapping, listener)| text_of(mapping, listener)).collect()
+}
+
+/// Returns the text about a process that listens on a published port. It returns `None` for a program that only holds
+/// the port.
+fn text_of(mapping: &configured::Mapping, listener: &Listener) -> Option<String> {
+    let process = match process(listener.inode) {
+        Some((_, name)) if HOLDERS.contains(&name.as_str()) => return None,
+        Some((pid, name)) => format!("process {pid} ({name})"),
+        None => "a process".to_owned(),
     };
-    found.into_iter().filter_map(text).collect()
+    Some(format!("{process} listens on port {}/{}", listener.port, mapping.protocol))
 }
 
 /// Returns the ID and the name of a process that has the socket open. It returns `None` if none is found, or /proc
@@ -138,8 +142,7 @@ fn process(inode: u32) -> Option<(String, String)> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Ok(mut open) = fs::read_dir(process.path().join("fd")) else { continue };
-        let is_it = |path: &Path| fs::read_link(path).is_ok_and(|link| link == Path::new(&wanted));
-        if open.any(|file| file.is_ok_and(|file| is_it(&file.path()))) {
+        if open.any(|file| file.is_ok_and(|file| leads_to(&file.path(), &wanted))) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             return Some((process.file_name().to_string_lossy().into_owned(), name.trim().to_owned()));
         }
@@ -216,26 +219,33 @@ fn of_rules(networks: &BTreeMap<String, Needs>) -> Result<Vec<String>, Error> {
     Ok(warnings)
 }
 
+/// Returns whether the link in /proc leads to this target.
+fn leads_to(link: &Path, target: &str) -> bool {
+    fs::read_link(link).is_ok_and(|found| found == Path::new(target))
+}
+
 /// Returns the part of a sentence that says that pods of one bridge do not reach each other either. It is empty if the
 /// kernel does not hand bridged frames to iptables.
 fn to_each_other(chain: &ForwardChain) -> String {
     let switches = [(true, "bridge-nf-call-iptables"), (false, "bridge-nf-call-ip6tables")];
-    let is_on = |(ipv4, key): &(bool, &str)| {
-        chain.meets(*ipv4) && number(&format!("/proc/sys/net/bridge/{key}")) == Some(1)
-    };
-    match switches.into_iter().find(is_on) {
-        Some((_, key)) => format!(", also to each other (net.bridge.{key} is 1)"),
-        None => String::new(),
+    for (ipv4, key) in switches {
+        if chain.meets(ipv4) && number(&format!("/proc/sys/net/bridge/{key}")) == Some(1) {
+            return format!(", also to each other (net.bridge.{key} is 1)");
+        }
     }
+    String::new()
 }
 
 /// Whether firewalld.conf(5) sets this key to yes.
 fn is_yes(conf: &str, key: &str) -> bool {
-    let value = |line: &str| {
-        let rest = line.trim().strip_prefix(key)?.trim_start();
-        Some(rest.strip_prefix('=')?.trim().to_owned())
-    };
-    conf.lines().filter_map(value).next_back().is_some_and(|value| value.eq_ignore_ascii_case("yes"))
+    let mut values = conf.lines().filter_map(|line| value_of(line, key));
+    values.next_back().is_some_and(|value| value.eq_ignore_ascii_case("yes"))
+}
+
+/// Returns the value of the key in this line of firewalld.conf(5).
+fn value_of<'l>(line: &'l str, key: &str) -> Option<&'l str> {
+    let rest = line.trim().strip_prefix(key)?.trim_start();
+    Some(rest.strip_prefix('=')?.trim())
 }
 
 /// Returns warnings about nearly full tables of the kernel.

@@ -148,10 +148,15 @@ impl Node {
     /// Returns the member that plugins read. Case is ignored, but the exact spelling wins. Of equal keys the last
     /// counts, and null counts as missing.
     pub fn member(&self, key: &str) -> Option<&Member> {
-        let there = || self.members().iter().rev().filter(|member| !matches!(member.value.data, Data::Null));
-        there()
+        let mut exact = self.present_members();
+        exact
             .find(|member| member.key == key)
-            .or_else(|| there().find(|member| member.key.eq_ignore_ascii_case(key)))
+            .or_else(|| self.present_members().find(|member| member.key.eq_ignore_ascii_case(key)))
+    }
+
+    /// Returns the members that are not null, the last first.
+    fn present_members(&self) -> impl Iterator<Item = &Member> {
+        self.members().iter().rev().filter(|member| !matches!(member.value.data, Data::Null))
     }
 
     /// Returns the value of [`Node::member`].

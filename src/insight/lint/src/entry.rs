@@ -65,9 +65,8 @@ pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
         Some(Some(ipam)) if takes_ipam => shape = shape::merge(&shape, &ipam.shape),
         // The keys and capabilities of that IPAM plugin are unknown.
         Some(None) if takes_ipam => {
-            let any = |name: &str| (name.to_owned(), (Shape::Any, false));
             let Shape::Object(fields) = &mut shape else { return None };
-            fields.extend(["ipam", "runtimeConfig"].map(any));
+            fields.extend(["ipam", "runtimeConfig"].map(|name| (name.to_owned(), (Shape::Any, false))));
         }
         _ => {}
     }
@@ -76,14 +75,13 @@ pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
 
 /// Returns the keys that every plugin's entry may have.
 pub(crate) fn every_plugins() -> Shape {
-    let open = || Shape::Object(Fields::new());
     shape::object(&[
         ("type", Shape::Text, true),
         ("name", Shape::Text, false),
         ("cniVersion", Shape::Text, false),
         ("capabilities", Shape::Map(Box::new(Shape::Bool)), false),
-        ("args", open(), false),
-        ("runtimeConfig", open(), false),
+        ("args", Shape::Object(Fields::new()), false),
+        ("runtimeConfig", Shape::Object(Fields::new()), false),
         ("prevResult", Shape::Any, false),
         ("dns", shape::dns(), false),
         ("logFile", Shape::Text, false),

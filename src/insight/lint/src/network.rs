@@ -111,11 +111,9 @@ fn without_addresses(document: &Document, entries: &[PluginEntry<'_>], found: &m
     if CniResult::default().to_value(version).is_ok() {
         return;
     }
-    let is_main = |entry: &&PluginEntry<'_>| {
-        // The kernel gives loopback its address.
-        entry.plugin != "loopback" && page(entry.plugin).is_some_and(|page| page.role == Role::Main)
-    };
-    for entry in entries.iter().filter(is_main).filter(|entry| entry.ipam.is_none()) {
+    // The kernel gives loopback its address.
+    let others = entries.iter().filter(|entry| entry.plugin != "loopback" && entry.ipam.is_none());
+    for entry in others.filter(|entry| page(entry.plugin).is_some_and(|page| page.role == Role::Main)) {
         let message = format!(
             "{} has no ipam, and a result of CNI {version} needs an address: write cniVersion 0.3.0 or later",
             entry.plugin
@@ -135,10 +133,9 @@ pub fn lint_plugins(document: &Document) -> Option<Finding> {
     Some(Finding::error(Rule::MissingKey, start..start + 1, message))
 }
 
-/// Checks the keys that a list and a single plugin's file have in common.
-fn common(root: &Node, found: &mut Findings) {
-    let start = root.range.start..root.range.start + 1;
-    let mut one = |node: &Node, key: &str| match &node.data {
+/// Checks a version of the specification.
+fn one_version(node: &Node, key: &str, found: &mut Findings) {
+    match &node.data {
         Data::Text(text) if Version::parse(text).is_ok() => {}
         Data::Text(text) => {
             let hint = match text.trim().strip_prefix('v').map(Version::parse) {
@@ -151,11 +148,16 @@ fn common(root: &Node, found: &mut Findings) {
         }
         Data::Null => {}
         _ => found.error(Rule::WrongType, &node.range, format!("{key}: expected a text, like \"1.0.0\"")),
-    };
+    }
+}
+
+/// Checks the keys that a list and a single plugin's file have in common.
+fn common(root: &Node, found: &mut Findings) {
+    let start = root.range.start..root.range.start + 1;
     let version = root.get("cniVersion");
     let versions = root.get("cniVersions");
-    version.iter().for_each(|node| one(node, "cniVersion"));
-    versions.into_iter().flat_map(Node::elements).for_each(|node| one(node, "cniVersions"));
+    version.iter().for_each(|node| one_version(node, "cniVersion", found));
+    versions.into_iter().flat_map(Node::elements).for_each(|node| one_version(node, "cniVersions", found));
     if version.is_none() && versions.is_none_or(|list| list.elements().is_empty()) {
         let message =
             "cniVersion is missing: it counts as 0.1.0, which runtimes and plugins of today may refuse";
@@ -249,9 +251,9 @@ fn list_keys(root: &Node, found: &mut Findings) {
 
 /// Returns whether plugins' entries have this key.
 fn is_of_plugins(key: &str) -> bool {
-    let first = |path: &'static str| path.split(['.', '[']).next().unwrap_or(path);
+    let mut known = pages().iter().flat_map(|page| &page.keys);
     ["type", "capabilities", "runtimeConfig"].contains(&key)
-        || pages().iter().flat_map(|page| &page.keys).any(|known| first(known.path) == key)
+        || known.any(|known| known.path.split(['.', '[']).next() == Some(key))
 }
 
 /// Checks a plugin's entry. `alone` says that it is the whole file.

@@ -49,12 +49,16 @@ fn result(file: &File, finding: &Finding) -> Value {
     })
 }
 
+/// Returns whether a URI has the byte as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)
+}
+
 /// Returns a path as a URI. Relative paths stay relative.
 fn uri(path: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let escaped: String = path
         .bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect();
     if path.starts_with('/') { format!("file://{escaped}") } else { escaped }
 }

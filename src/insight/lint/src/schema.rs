@@ -95,13 +95,13 @@ fn entry(page: &Page) -> Value {
 
 /// Returns a condition for each plugin: if `type` is its name, its definition applies.
 fn cases(plugins: impl Iterator<Item = &'static Page>, definition: fn(&Page) -> String) -> Value {
-    let case = |page: &Page| {
+    let cases = plugins.map(|page| {
         json!({
             "if": {"properties": {"type": {"const": page.name}}, "required": ["type"]},
             "then": {"$ref": format!("#/$defs/{}", definition(page))},
         })
-    };
-    plugins.map(case).collect()
+    });
+    cases.collect()
 }
 
 /// Returns whether the plugin delegates to an IPAM plugin: it is none itself, and has the key `ipam.type`.

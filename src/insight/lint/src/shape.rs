@@ -160,8 +160,11 @@ fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
         fields.insert(name.to_owned(), (shape, required));
         return;
     };
-    let empty = || (0..lists).fold(Shape::Object(Fields::new()), |shape, _| Shape::List(Box::new(shape)));
-    let mut below = &mut fields.entry(name.to_owned()).or_insert_with(|| (empty(), false)).0;
+    let (below, _) = fields.entry(name.to_owned()).or_insert_with(|| {
+        let empty = Shape::Object(Fields::new());
+        ((0..lists).fold(empty, |shape, _| Shape::List(Box::new(shape))), false)
+    });
+    let mut below = below;
     while let Shape::List(of) = below {
         below = of;
     }

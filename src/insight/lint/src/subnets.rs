@@ -84,20 +84,26 @@ fn net(document: &Document) -> Option<Net<'_>> {
 }
 
 fn segment<'a>(entry: &PluginEntry<'a>) -> Option<Segment<'a>> {
-    let number = |key: &str| entry.node.get(key).and_then(Node::integer).unwrap_or(0);
     match entry.plugin {
-        "bridge" => Some(Segment::Bridge(entry.node.text_of("bridge").unwrap_or("cni0"), number("vlan"))),
+        "bridge" => {
+            Some(Segment::Bridge(entry.node.text_of("bridge").unwrap_or("cni0"), number(entry, "vlan")))
+        }
         "macvlan" | "ipvlan" | "vlan" => {
-            Some(Segment::Master(entry.node.text_of("master")?, number("vlanId")))
+            Some(Segment::Master(entry.node.text_of("master")?, number(entry, "vlanId")))
         }
         _ => None,
     }
 }
 
+/// Returns the number of a key, or 0 without one.
+fn number(entry: &PluginEntry<'_>, key: &str) -> i128 {
+    entry.node.get(key).and_then(Node::integer).unwrap_or(0)
+}
+
 /// Returns whether the host gets routes to the pods.
 pub(crate) fn routed(entry: &PluginEntry<'_>) -> bool {
-    let gateway = || entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
-    entry.plugin == "ptp" || entry.plugin == "bridge" && gateway()
+    let is_gateway = entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
+    entry.plugin == "ptp" || entry.plugin == "bridge" && is_gateway
 }
 
 /// Returns the subnets that the host gets routes to, and the entries of their plugins.

@@ -173,8 +173,6 @@ fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_ascii_lowercase();
     let far = (word.chars().count() / 3).clamp(1, 3);
-    // A prefix is similar enough: hairpin for hairpinMode.
-    let begins = |known: &str| lower.len() > 3 && known.to_ascii_lowercase().starts_with(&lower);
     let known: Vec<&str> = known.collect();
     let whole = known.iter().copied();
     whole
@@ -182,7 +180,11 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&
         .filter(|(distance, known)| *distance <= far && *distance < known.len())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, known)| known)
-        .or_else(|| known.iter().copied().find(|known| begins(known)))
+        .or_else(|| {
+            // A prefix is similar enough: hairpin for hairpinMode.
+            let mut longer = known.iter().copied().filter(|_| lower.len() > 3);
+            longer.find(|known| known.to_ascii_lowercase().starts_with(&lower))
+        })
 }
 
 fn is_text(shape: &Shape) -> bool {

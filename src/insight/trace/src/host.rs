@@ -132,9 +132,14 @@ impl Walk<'_> {
         let from = flow.from.map(|from| from.to_string()).unwrap_or_default();
         let strict = filter_mode("all").max(filter_mode(&arrival.name));
         if flow.to.is_ipv4() && strict > 0 {
+            // RFC 3704: the loose mode drops only what no route leads to.
+            let route = if strict == 1 {
+                "the host's route there is another one"
+            } else {
+                "the host has no route there"
+            };
             let text = format!(
-                "the reverse-path filter drops {from} on {}, because the host's route there is another one \
-                 (rp_filter is {strict})",
+                "the reverse-path filter drops {from} on {}, because {route} (rp_filter is {strict})",
                 arrival.name
             );
             return self.stops_until(HOST, "reverse path", text, format!("ip route get {from}"));

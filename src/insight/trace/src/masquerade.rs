@@ -1,5 +1,7 @@
 //! Checks whether a packet that leaves the node gets the node's address, if the pod's network has `ipMasq`.
 
+use std::net::IpAddr;
+
 use cnimble_cni::{Owner, json};
 use cnimble_liveness::cache_entries::owner_of;
 use cnimble_rules::listing::{self, Effect};
@@ -22,12 +24,7 @@ impl Walk<'_> {
         let owner = owner_of(entry);
         let tag = owner.tag();
         let Ok(rules) = listing::list(&mut self.nft) else { return };
-        let is_its = |effect: &Effect| match effect {
-            Effect::Masquerade { address, .. } => *address == from,
-            Effect::Iptables { purpose, .. } => purpose == "masquerade",
-            _ => false,
-        };
-        if rules.iter().any(|rule| rule.owner.is(&owner, &tag) && is_its(&rule.effect)) {
+        if rules.iter().any(|rule| rule.owner.is(&owner, &tag) && masquerades(&rule.effect, from)) {
             if let Some((rule, text)) = self.exemption(flow) {
                 let text = format!(
                     "{text}: it then leaves as {from}, and only a host with a route there can answer"
@@ -59,4 +56,13 @@ fn asks_for_masquerading(entry: &Entry) -> bool {
     list.plugins
         .iter()
         .any(|plugin| json::get(&plugin.document, "ipMasq").and_then(Value::as_bool) == Some(true))
+}
+
+/// Returns whether a rule with this effect masquerades the address.
+fn masquerades(effect: &Effect, from: IpAddr) -> bool {
+    match effect {
+        Effect::Masquerade { address, .. } => *address == from,
+        Effect::Iptables { purpose, .. } => purpose == "masquerade",
+        _ => false,
+    }
 }

@@ -106,9 +106,9 @@ impl Walk<'_> {
         let Publication { entry, mapping, pod } = publication;
         let owner = owner_of(entry);
         let tag = owner.tag();
-        let is_mapping = |effect: &Effect| matches!(effect, Effect::PortMapping { host_port, .. } if *host_port == flow.to_port);
         let listed = listing::list(&mut self.nft)?;
-        if listed.iter().any(|rule| rule.owner.is(&owner, &tag) && is_mapping(&rule.effect)) {
+        let mut of_pod = listed.iter().filter(|rule| rule.owner.is(&owner, &tag));
+        if of_pod.any(|rule| maps(&rule.effect, flow.to_port)) {
             self.passes(HOST, "published", leads);
             return Ok(());
         }
@@ -130,4 +130,9 @@ impl Walk<'_> {
         };
         Err(self.stops_until(HOST, "published", text, "cnimble doctor --repair"))
     }
+}
+
+/// Returns whether a rule with this effect leads packets to this port of the host elsewhere.
+fn maps(effect: &Effect, port: u16) -> bool {
+    matches!(effect, Effect::PortMapping { host_port, .. } if *host_port == port)
 }

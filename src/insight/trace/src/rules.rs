@@ -114,11 +114,10 @@ impl Walk<'_> {
     /// packets.
     fn sender_needs_others(&self, flow: &Flow) -> bool {
         let Some(from) = flow.from else { return false };
-        let has_address = |entry: &&cnimble_runtime::Entry| {
+        let entry = self.records.entries().iter().find(|entry| {
             let result = entry.cni_result().ok().flatten().unwrap_or_default();
             result.ips.iter().any(|ip| ip.address.ip() == from)
-        };
-        let entry = self.records.entries().iter().find(has_address);
+        });
         entry.and_then(|entry| entry.network_list().ok()).is_some_and(|list| configured::need_others(&list))
     }
 }

@@ -99,10 +99,9 @@ pub enum Outcome {
 
 /// Returns the outcome of a look, without a probe.
 pub(crate) fn outcome(stations: &[Station]) -> Outcome {
-    let has = |verdict| stations.iter().any(|station| station.verdict == verdict);
-    if has(Verdict::Stops) {
+    if stations.iter().any(|station| station.verdict == Verdict::Stops) {
         Outcome::Stopped
-    } else if has(Verdict::Unknown) {
+    } else if stations.iter().any(|station| station.verdict == Verdict::Unknown) {
         Outcome::Unknown
     } else {
         Outcome::Passes

@@ -114,7 +114,6 @@ impl<'a> Walk<'a> {
 
     /// Checks that a link of the host is up and has a carrier. It also reports the tc programs on it.
     pub(crate) fn check_host_link(&mut self, link: &Link) -> Step<()> {
-        let tapped = |station: Station| station.tapped(None, link.index);
         match link_fault(link) {
             None => {
                 let programs = self.host.tc_programs(link.index)?;
@@ -124,7 +123,8 @@ impl<'a> Walk<'a> {
                     format!(", tc: {}", programs.join(", "))
                 };
                 let text = format!("{} is up, MTU {}{tc}", link.name, link.mtu);
-                self.stations.push(tapped(Station::new(self.way, HOST, "link", Verdict::Ok, text)));
+                let station = Station::new(self.way, HOST, "link", Verdict::Ok, text);
+                self.stations.push(station.tapped(None, link.index));
                 Ok(())
             }
             Some(fault) => {
@@ -132,7 +132,7 @@ impl<'a> Walk<'a> {
                 if !link.up {
                     station = station.remedy(format!("ip link set {} up", link.name));
                 }
-                self.stations.push(tapped(station));
+                self.stations.push(station.tapped(None, link.index));
                 Err(Halt::Ended)
             }
         }

@@ -38,6 +38,16 @@ pub fn has_lost_interface(entry: &Entry, ns: &NetNs) -> Result<bool, Error> {
     Ok(was_made && Netlink::open_bounded(ns)?.find_link(&entry.ifname)?.is_none())
 }
 
+/// Returns whether the result names the interface in the pod without a MAC, as for a device that is no interface of the
+/// kernel.
+pub fn is_without_mac(entry: &Entry) -> bool {
+    let result = entry.cni_result().ok().flatten().unwrap_or_default();
+    let mut interfaces = result.interfaces.iter();
+    interfaces
+        .find(|of| of.name == entry.ifname && !of.sandbox.is_empty())
+        .is_some_and(|of| of.mac.is_empty())
+}
+
 /// Returns the text about a namespace that exists without the interface of the cache entry.
 pub fn lost(entry: &Entry) -> String {
     format!("its namespace is there, but has no {}", entry.ifname)

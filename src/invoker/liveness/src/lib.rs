@@ -176,10 +176,35 @@ pub fn young(path: &std::path::Path, grace: Duration) -> Option<String> {
     let age = changed.map(|changed| SystemTime::now().duration_since(changed).unwrap_or_default());
     match age {
         Ok(age) if age >= grace => None,
+        Ok(_) if is_in_future(path) => {
+            Some("its time is in the future, so nothing tells whether its ADD is finished".to_owned())
+        }
         Ok(age) => {
             Some(format!("it is {} s old, and may be of an ADD that isn't finished (--grace)", age.as_secs()))
         }
         Err(err) => Some(err.to_string()),
+    }
+}
+
+/// Returns whether a file was changed in the future, by the clock of this host. Then its age is not known, perhaps for
+/// years.
+pub fn is_in_future(path: &std::path::Path) -> bool {
+    let changed = std::fs::symlink_metadata(path).and_then(|meta| meta.modified());
+    changed.is_ok_and(|changed| changed > SystemTime::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_future_has_no_age() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let told = || young(file.path(), DEFAULT_GRACE).unwrap();
+        assert!(told().starts_with("it is 0 s old") && !is_in_future(file.path()), "{}", told());
+        let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+        file.as_file().set_modified(tomorrow).unwrap();
+        assert!(told().starts_with("its time is in the future") && is_in_future(file.path()), "{}", told());
     }
 }
 

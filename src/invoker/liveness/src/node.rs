@@ -105,6 +105,20 @@ impl Node {
         self.lives.tags.len()
     }
 
+    /// Returns how many attachments live or may live, and have no entry in a cache that was read. Of a lease that names
+    /// no interface the container counts.
+    pub fn unrecorded(&self) -> usize {
+        let recorded: HashSet<String> = self.entries.iter().map(|known| known.owner().tag()).collect();
+        let containers: HashSet<&str> =
+            self.entries.iter().map(|known| known.entry.container_id.as_str()).collect();
+        let without_tag = self.lives.all.iter().filter(|life| life.tag.is_none());
+        let nameless: HashSet<&str> = without_tag
+            .filter_map(|life| life.container.as_ref().map(|(id, _)| id.as_str()))
+            .filter(|id| !containers.contains(id))
+            .collect();
+        self.lives.tags.difference(&recorded).count() + nameless.len()
+    }
+
     /// Counts as [`Node::attachments`] does, in one network.
     pub fn attachments_in(&self, network: &str) -> usize {
         self.lives.tags.iter().filter(|tag| Owner::in_network(tag, network)).count()

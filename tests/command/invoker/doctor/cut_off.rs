@@ -50,6 +50,17 @@ fn a_pod_without_its_interface_is_a_fault_that_only_its_runtime_repairs() {
         "{}",
         healthy.describe()
     );
+    // Without its record the pod is not compared.
+    let (entry, aside) = (node.entry("doc", "one"), node.host.dir().join("entry"));
+    std::fs::rename(&entry, &aside).unwrap();
+    let unknown = text(&node, &[]).success().text();
+    for part in [
+        "not checked: 1 attachment that only a link or a lease shows: no cache entry of it was read\n",
+        "the plugins' objects are whole as far as they were compared\n",
+    ] {
+        assert!(unknown.contains(part), "{part}: {unknown}");
+    }
+    std::fs::rename(&aside, &entry).unwrap();
     pod.ip("link del eth0");
     // CHECK and tree see it, too.
     let check = node.cnimble(plugin_dir(), &["check", "doc", pod.path(), "--container-id", "one"]).run();
@@ -64,7 +75,7 @@ fn a_pod_without_its_interface_is_a_fault_that_only_its_runtime_repairs() {
     let told = text(&node, &[]);
     assert_eq!(told.status, 6, "{}", told.describe());
     for part in [
-        "  remedy  delete the pod, and its owner makes another\n",
+        "  remedy  delete the pod and make it anew\n",
         "1 found, and nothing changed: --repair can't repair that\n",
     ] {
         assert!(told.text().contains(part), "{part}: {}", told.describe());

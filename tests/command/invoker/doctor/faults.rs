@@ -223,7 +223,10 @@ fn doctor_looks_at_the_hosts_part_of_what_it_can_not_check() {
         let doctor = |args: &[&str], status: i32| look(&node, &plugins, args, status);
         let (found, not_checked) = doctor(&[], 6);
         assert_eq!(kinds(&found), ["host-state found one"], "{name}: {found:#?}");
-        assert_eq!(not_checked, [format!("network {name}: only the host's part is checked: {why}")]);
+        assert_eq!(
+            not_checked,
+            [format!("network {name}: only the host's part is checked: {why} (1 attachment)")]
+        );
         doctor(&["--repair", "--pods"], 0);
         assert_eq!(doctor(&[], 0).0, [] as [Value; 0], "{name}");
         assert!(pod.pings(&gateway), "{name}");

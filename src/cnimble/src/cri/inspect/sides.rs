@@ -36,16 +36,20 @@ impl Line {
     /// Returns the cells of one row for each value. Only the first row has the name.
     pub(super) fn cells(&self) -> Vec<Vec<String>> {
         let height = self.runtime.len().max(self.cache.len()).max(self.kernel.len());
-        let cell = |side: &Vec<String>, row: usize| match side.get(row) {
-            Some(text) => text.clone(),
-            None if row == 0 => "-".to_owned(),
-            None => String::new(),
-        };
-        let row = |row: usize| {
+        let rows = (0..height).map(|row| {
             let what = if row == 0 { self.what } else { "" };
             vec![what.to_owned(), cell(&self.runtime, row), cell(&self.cache, row), cell(&self.kernel, row)]
-        };
-        (0..height).map(row).collect()
+        });
+        rows.collect()
+    }
+}
+
+/// Returns the cell of one side in a row. The first row of a side without values has a dash.
+fn cell(side: &[String], row: usize) -> String {
+    match side.get(row) {
+        Some(text) => text.clone(),
+        None if row == 0 => "-".to_owned(),
+        None => String::new(),
     }
 }
 
@@ -67,8 +71,8 @@ impl Sides {
     /// sandbox, other than a different namespace.
     pub(super) fn of(status: &SandboxStatus, sight: &Sight, tree: &Tree) -> Self {
         let id = &status.sandbox.id;
-        let is_its = |known: &&Known| known.entry.container_id == *id && known.entry.ifname != "lo";
-        let entries: Vec<&Known> = sight.node.entries.iter().filter(is_its).collect();
+        let of_sandbox = sight.node.entries.iter().filter(|known| known.entry.container_id == *id);
+        let entries: Vec<&Known> = of_sandbox.filter(|known| known.entry.ifname != "lo").collect();
         let cached = entries.first().and_then(|known| known.entry.namespace()).map(PathBuf::from);
         let path = status.netns.clone().or(cached.clone()).filter(|_| !status.host_network);
         let (there, interfaces) = look(path.as_deref());
@@ -98,8 +102,8 @@ impl Sides {
         ];
         let pods =
             tree.networks.iter().flat_map(|network| network.places.iter().flat_map(|place| &place.pods));
-        let is_its = |pod: &&Pod| !pod.container_id.is_empty() && id.starts_with(&pod.container_id);
-        let pods: Vec<&Pod> = pods.filter(is_its).collect();
+        let named = pods.filter(|pod| !pod.container_id.is_empty());
+        let pods: Vec<&Pod> = named.filter(|pod| id.starts_with(&pod.container_id)).collect();
         let ends = pods.iter().filter_map(|pod| Some(pod.link.as_ref()?.name.clone()));
         lines.extend([
             Line::new("host's end", [], [], ends),
@@ -174,9 +178,9 @@ fn interfaces(path: &Path) -> netlink::Result<Vec<Interface>> {
         if link.name == "lo" {
             continue;
         }
-        let is_own = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let addrs = inside.addrs(link.index)?.into_iter().map(|addr| (addr.net.ip(), addr.net.to_string()));
-        let addrs = addrs.filter(|(ip, _)| is_own(*ip)).collect();
+        let addrs =
+            addrs.filter(|(ip, _)| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect();
         let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
         found.push(Interface { name: link.name, mac, addrs });
     }

@@ -99,16 +99,17 @@ impl Store {
         files::remove(self.fd(), &name).map_err(|err| self.failed("removing", &name, err))
     }
 
-    /// Removes a file if it is still the one that was found. Otherwise does nothing.
+    /// Removes a file if it is still the one that was found. Otherwise does nothing, and returns false.
     ///
     /// # Errors
     /// Fails if the system refuses it.
-    pub fn remove_found(&self, name: &str, found: Identity) -> Result<()> {
+    pub fn remove_found(&self, name: &str, found: Identity) -> Result<bool> {
         // Another process has removed it, or has given the address to another pod.
         if self.identity(name)? != Some(found) {
-            return Ok(());
+            return Ok(false);
         }
-        files::remove(self.fd(), name).map_err(|err| self.failed("removing", name, err))
+        files::remove(self.fd(), name).map_err(|err| self.failed("removing", name, err))?;
+        Ok(true)
     }
 
     /// Removes the directory with everything that host-local keeps beside the leases. If it has a lease or a file of

@@ -181,14 +181,19 @@ pub fn host_end_again(host: &mut Netlink, end: &Link) -> Result<Link, Error> {
     same.ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
 }
 
-/// Checks that the host's end is up, and matches the result.
+/// Checks that the host's end is up.
 ///
 /// # Errors
 /// Fails with the codes of the module.
-pub fn host_state(end: &Link, prev: &CniResult) -> Result<(), Error> {
-    if !end.up {
-        return Err(Error::check(format!("{} on the host is down", end.name)));
-    }
+pub fn host_end_is_up(end: &Link) -> Result<(), Error> {
+    if end.up { Ok(()) } else { Err(Error::check(format!("{} on the host is down", end.name))) }
+}
+
+/// Checks that the host's end has the hardware address of the result. No plugin puts it back.
+///
+/// # Errors
+/// Fails with the codes of the module.
+pub fn host_end_mac(end: &Link, prev: &CniResult) -> Result<(), Error> {
     match prev.interfaces.iter().find(|i| i.sandbox.is_empty() && i.name == end.name) {
         Some(told) => same_mac(end, told),
         None => Ok(()),

@@ -115,7 +115,8 @@ pub struct Decision {
     pub variant: Variant,
     pub family: Family,
     pub chain: String,
-    /// The rule's handle, or in the legacy variant its number in the chain.
+    /// The rule's handle, or in the legacy variant its number in the chain. 0 is the chain as a whole, which has too
+    /// many rules to be read.
     pub number: u64,
     pub comment: String,
     pub effect: Effect,
@@ -129,6 +130,15 @@ impl fmt::Display for Decision {
             Effect::Translates(target) => target,
         };
         match variant {
+            Variant::Nft | Variant::Usual if *number == 0 => {
+                write!(f, "chain {family} nat {chain}, with too many rules to be read")?;
+            }
+            Variant::Legacy if *number == 0 => {
+                write!(
+                    f,
+                    "chain {chain} in the legacy table nat of {family}, with too many rules to be read"
+                )?;
+            }
             Variant::Nft | Variant::Usual => {
                 write!(f, "rule {target} of chain {family} nat {chain}, handle {number}")?;
             }
@@ -143,7 +153,7 @@ impl fmt::Display for Decision {
 impl Decision {
     /// Returns a sentence about what the rule may do to packets of this traffic. `packets` names them for people.
     pub fn consequence(&self, traffic: &Traffic, packets: &str) -> String {
-        let rule = format!("{self}, made by {}", whose::maker(self.family, "nat", &self.chain));
+        let rule = format!("{self}, probably made by {}", whose::maker(self.family, "nat", &self.chain));
         match (&self.effect, traffic.gets_a_source()) {
             (Effect::Exempts(_), true) => format!("{rule}, may exempt {packets} from masquerading"),
             (Effect::Exempts(_), false) => format!("{rule}, may leave {packets} with the host"),
@@ -156,6 +166,8 @@ impl Decision {
     pub fn command(&self) -> String {
         let Decision { family, chain, number, .. } = self;
         match (self.variant, family) {
+            (Variant::Legacy, Family::Ipv6) if *number == 0 => format!("ip6tables-legacy -t nat -S {chain}"),
+            (Variant::Legacy, _) if *number == 0 => format!("iptables-legacy -t nat -S {chain}"),
             (Variant::Nft | Variant::Usual, _) => format!("nft -a list chain {family} nat {chain}"),
             (Variant::Legacy, Family::Ipv6) => format!("ip6tables-legacy -t nat -S {chain} {number}"),
             (Variant::Legacy, _) => format!("iptables-legacy -t nat -S {chain} {number}"),

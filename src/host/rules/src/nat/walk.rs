@@ -153,7 +153,7 @@ impl<'a> Walk<'a> {
         }
         let read = if self.seen.len() > CHAINS { None } else { self.lines(name)? };
         let Some(lines) = read else {
-            let unread = Effect::Exempts("(there are too many to read)");
+            let unread = Effect::Exempts("");
             let found = self.decision(name, None, unread);
             return Ok(wanted(&found).then_some(found));
         };

@@ -30,7 +30,7 @@ pub fn is_name(text: &str) -> bool {
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Result<Option<Orphan>, Error> {
     let why = match tag(&link.alias) {
         Some(_) if judge.lives(&link.alias) => return Ok(None),
-        Some(_) => "it limited a pod that is gone",
+        Some(_) => "it limits a pod, and nothing shows that the pod lives",
         None if !is_name(&link.name) || !link.alias.is_empty() || judge.has_ifb(&link.name) => {
             return Ok(None);
         }

@@ -16,6 +16,6 @@ pub fn leads_to_a_pod(link: &Link) -> bool {
 /// because the kernel removes them with the pod's namespace.
 pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Option<Orphan> {
     tag(&link.alias).filter(|_| judge.both_ends_here(link))?;
-    let doubt = judge.lives(&link.alias).then(|| "its pod lives".to_owned());
+    let doubt = judge.lives(&link.alias).then(|| "its pod may live".to_owned());
     Some(Orphan { why: "its other end is on the host, too, and not in a pod", doubt })
 }

@@ -27,5 +27,8 @@ pub(super) fn orphan(judge: &impl Judge, link: &Link) -> Option<Orphan> {
     if !is_shim(link) || judge.lives(&link.alias) {
         return None;
     }
-    Some(Orphan { why: "it leads the host to a pod that is gone", doubt: judge.doubt() })
+    Some(Orphan {
+        why: "it leads the host to a pod, and nothing shows that the pod lives",
+        doubt: judge.doubt(),
+    })
 }

@@ -41,6 +41,12 @@ pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
     }
 }
 
+/// Returns the texts on the lines to the pods of a place, and to its other ports.
+pub(super) fn ends(place: &Place) -> impl Iterator<Item = String> {
+    let of_pods = place.pods.iter().map(|pod| end(place, pod).unwrap_or_default());
+    of_pods.chain(place.others.iter().map(named))
+}
+
 /// Returns the name of the interface in the pod, and whether it is down. A missing interface has a row `problem`.
 pub(super) fn inner(pod: &Pod) -> String {
     match &pod.interface {
@@ -102,7 +108,11 @@ pub(super) fn network(network: &Network) -> String {
 
 /// Returns the text in place of a bridge.
 pub(super) fn without_bridge(place: &Place) -> &'static str {
-    if place.pods.iter().any(|pod| pod.link.is_some()) { "routed by the host" } else { "no link on the host" }
+    if place.pods.iter().any(|pod| pod.link.is_some()) {
+        "on no bridge"
+    } else {
+        "without a known link on the host"
+    }
 }
 
 /// Returns the notes about a link, besides its name and addresses.

@@ -189,6 +189,11 @@ impl Pod {
         self.name.as_deref().unwrap_or_else(|| short_name(&self.container_id, self.netns.as_deref()))
     }
 
+    /// Returns whether the container ID is the pod's, which may be cut.
+    pub(super) fn may_have_id(&self, id: &str) -> bool {
+        !self.container_id.is_empty() && id.starts_with(&self.container_id)
+    }
+
     /// Returns the effects of the pod's rules as texts.
     pub fn rules_in_words(&self) -> Vec<String> {
         self.rules.iter().map(ToString::to_string).collect()

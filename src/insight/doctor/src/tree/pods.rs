@@ -108,8 +108,7 @@ pub(super) fn of_aliases(links: &[Link], told: &[Attached]) -> Vec<Attached> {
     let ends = links.iter().filter(|link| link.kind == pair::KIND && !known.contains(&link.index));
     let mut found: Vec<Attached> = ends
         .filter_map(|link| {
-            let behind = |owner: &Owner| namespaces.behind(link, &owner.attachment.ifname);
-            of_alias(link, links, behind, Some(link.index))
+            of_alias(link, links, |owner| namespaces.behind(link, &owner.attachment.ifname), Some(link.index))
         })
         .collect();
     let alone = namespaces.0.iter().flat_map(|(path, inside)| inside.iter().map(move |link| (path, link)));
@@ -169,17 +168,18 @@ impl Namespaces {
         let entries = NETNS_DIRS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort();
-        let links = |path: PathBuf| {
-            let mut inside = Netlink::open_bounded(&NetNs::open(&path).ok()?).ok()?;
-            Some((path, inside.links(&Filter::default()).ok()?))
-        };
-        Namespaces(paths.into_iter().filter_map(links).collect())
+        let mut namespaces = Vec::new();
+        for path in paths {
+            namespaces.extend(links_in(&path).map(|links| (path, links)));
+        }
+        Namespaces(namespaces)
     }
 
     /// Returns the namespace with the other end of a pair, which has this name there.
     fn behind(&self, link: &Link, ifname: &str) -> Option<(&Path, Inside)> {
-        let is_named = |other: &Link| other.name == ifname && Some(other.index) == link.peer;
-        let candidates = self.0.iter().filter(|(_, inside)| inside.iter().any(is_named));
+        let candidates = self.0.iter().filter(|(_, inside)| {
+            inside.iter().any(|other| other.name == ifname && Some(other.index) == link.peer)
+        });
         candidates
             .filter_map(|(path, _)| Some((path.as_path(), look_inside(path, ifname).ok()?)))
             .find(|(_, inside)| link.leads_to(inside.link.index, inside.number))
@@ -240,11 +240,20 @@ fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
     let is_on_host = is_made && link.far.is_some() && link.far == inside.number_of(&NetNs::current()?)?;
     let addresses = addresses(&mut inside, link.index)?;
     let routes = routes(&mut inside, link.index)?;
-    let mut name = |index: Option<u32>| inside.link_at(index?).ok().map(|link| link.name);
     // Without a peer netns ID the parent is in the pod itself.
     let on = link.peer.filter(|_| is_made && link.far.is_none());
-    let (on, port_of) = (name(on), name(link.master));
+    let (on, port_of) = (name_at(&mut inside, on), name_at(&mut inside, link.master));
     Ok(Inside { link, number, is_on_host, on, port_of, addresses, routes })
+}
+
+/// Returns the name of the link with this index, if there is one.
+fn name_at(netlink: &mut Netlink, index: Option<u32>) -> Option<String> {
+    netlink.link_at(index?).ok().map(|link| link.name)
+}
+
+/// Returns the links in a namespace, or `None` if they can't be read.
+fn links_in(netns: &Path) -> Option<Vec<Link>> {
+    Netlink::open_bounded(&NetNs::open(netns).ok()?).ok()?.links(&Filter::default()).ok()
 }
 
 /// Returns the addresses of a link as texts, sorted, without IPv6 link-local ones, which every link has.
@@ -253,18 +262,23 @@ pub(super) fn addresses(netlink: &mut Netlink, index: u32) -> netlink::Result<Ve
     found.retain(|addr| addr.net.is_ipv4() || addr.scope != SCOPE_LINK);
     let mut nets: Vec<_> = found.into_iter().map(|addr| (addr.net, addr.duplicate)).collect();
     nets.sort_by_key(|(net, _)| (net.is_ipv6(), net.ip(), net.prefix()));
-    let text = |(net, duplicate)| format!("{net}{}", if duplicate { " (duplicate)" } else { "" });
-    Ok(nets.into_iter().map(text).collect())
+    let texts = nets.into_iter().map(
+        |(net, duplicate)| {
+            if duplicate { format!("{net} (duplicate)") } else { net.to_string() }
+        },
+    );
+    Ok(texts.collect())
 }
 
 /// Returns the routes over a link as texts, sorted, without those that the kernel adds for its addresses.
 pub(super) fn routes(netlink: &mut Netlink, index: u32) -> netlink::Result<Vec<String>> {
     let own: Vec<_> = netlink.addrs(index)?.into_iter().map(|addr| addr.net).collect();
     let mut routes = netlink.routes(index, None)?;
-    let comes_with = |dst: ipnetwork::IpNetwork| {
-        own.iter().any(|net| net.network() == dst.ip() && net.prefix() == dst.prefix())
-    };
-    routes.retain(|route| route.via.is_some() || !comes_with(route.dst));
+    routes.retain(|route| {
+        let dst = route.dst;
+        route.via.is_some()
+            || !own.iter().any(|net| net.network() == dst.ip() && net.prefix() == dst.prefix())
+    });
     routes.sort_by_key(|route| (route.dst.is_ipv6(), route.dst.prefix(), route.dst.ip(), route.via));
     Ok(routes.iter().map(label::route).collect())
 }

@@ -36,12 +36,11 @@ pub struct Notes {
 impl Notes {
     /// Writes name and problems into the pod that they are about. `noted` collects the IDs that have been used.
     pub(super) fn put<'n>(&'n self, pod: &mut Pod, noted: &mut BTreeSet<&'n str>) {
-        let is = |id: &str| !pod.container_id.is_empty() && id.starts_with(&pod.container_id);
-        if let Some((id, name)) = self.names.iter().find(|(id, _)| is(id)) {
+        if let Some((id, name)) = self.names.iter().find(|(id, _)| pod.may_have_id(id)) {
             pod.name.get_or_insert_with(|| name.clone());
             noted.insert(id);
         }
-        let of = self.problems.iter().filter(|(id, _)| is(id));
+        let of = self.problems.iter().filter(|(id, _)| pod.may_have_id(id));
         let mut problems: Vec<&str> = pod.problem.as_deref().into_iter().collect();
         for (id, problem) in of {
             noted.insert(id);
@@ -173,17 +172,20 @@ impl Builder {
                 (natural(pod.title()), pod.ifname.clone(), pod.container_id.clone())
             });
             let link = master.and_then(|index| host.at(index)).cloned();
-            let policy = |link: &Link| policies.iter().find(|(bridge, _)| *bridge == link.name);
+            let policy =
+                link.as_ref().and_then(|link| policies.iter().find(|(bridge, _)| *bridge == link.name));
             places.push(Place {
-                policy: link.as_ref().and_then(policy).map(|(_, policy)| policy.to_string()),
+                policy: policy.map(|(_, policy)| policy.to_string()),
                 others: link.as_ref().map(|link| host.strangers(link.index, problems)).unwrap_or_default(),
                 link: link.map(|link| host.describe(&link, problems)),
                 pods,
             });
         }
         // Pods without a bridge or master are drawn last.
-        let name_of = |place: &Place| place.link.as_ref().map(|link| link.name.clone());
-        places.sort_by_key(|place| (place.link.is_none(), name_of(place)));
+        places.sort_by_key(|place| {
+            let name = place.link.as_ref().map(|link| link.name.clone());
+            (place.link.is_none(), name)
+        });
         Network { name, cni_version: self.cni_version, plugins: self.plugins, places }
     }
 }

@@ -101,9 +101,7 @@ impl Sheet {
     fn place(&mut self, place: &Place, x: usize, y: usize) -> (usize, usize) {
         let about = about(place);
         let width = widest(&about) * LETTER + 2 * PAD;
-        let of = |pod: &Pod| label::end(place, pod).unwrap_or_default();
-        let labels = place.pods.iter().map(of).chain(place.others.iter().map(label::named));
-        let wire = labels.map(|label| length(&label)).max().unwrap_or(0) * LETTER + WIRE;
+        let wire = label::ends(place).map(|label| length(&label)).max().unwrap_or(0) * LETTER + WIRE;
         let pod_x = x + width + wire;
         let (mut end, mut right) = (y, x + width);
         for pod in &place.pods {

@@ -74,7 +74,7 @@ mynet  CNI 1.0.0, bridge portmap, 2 pods
    ├─ veth2         ── eth0  default/web-2
    │     address  10.1.0.3/24
    │     problem  its namespace is gone
-   └─ eth1 isolated    no pod
+   └─ eth1 isolated    no pod on record
 ";
     assert_eq!(text(&tree, Look::default()), drawn);
     let ascii = text(&tree, Look { ascii: true, escape: "" });

@@ -71,8 +71,7 @@ pub fn text(tree: &Tree, look: Look) -> String {
     for (heading, lines) in [("rules of no pod on record", &tree.strays), ("other problems", &tree.problems)]
     {
         if !lines.is_empty() {
-            let node = |line: &String| Node { line: line.clone(), ..Node::default() };
-            let children = lines.iter().map(node).collect();
+            let children = lines.iter().map(|line| Node { line: line.clone(), ..Node::default() }).collect();
             out.push('\n');
             draw(&Node { line: look.bad(heading), children, ..Node::default() }, "", "", look, &mut out);
         }
@@ -119,9 +118,7 @@ fn node_of_place(place: &Place, look: Look) -> Node {
         None => vec![format!("({})", label::without_bridge(place))],
     };
     words.extend(place.policy.as_ref().map(|policy| format!("ingress {policy}")));
-    let of = |pod: &Pod| label::end(place, pod).unwrap_or_default();
-    let ends = place.pods.iter().map(of).chain(place.others.iter().map(label::named));
-    let width = ends.map(|end| end.chars().count()).max().unwrap_or(0);
+    let width = label::ends(place).map(|end| end.chars().count()).max().unwrap_or(0);
     let ifname = place.pods.iter().map(|pod| label::inner(pod).chars().count()).max().unwrap_or(0);
     let wire = look.strokes().wire;
     let pods = place.pods.iter().map(|pod| {

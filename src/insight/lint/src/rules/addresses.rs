@@ -29,8 +29,9 @@ impl Pool {
 
     /// Returns whether both ranges have an address that can be given.
     pub(crate) fn overlaps(&self, other: &Pool) -> bool {
-        let meet = |(start, end): &(u128, u128)| other.spans.iter().any(|of| *start <= of.1 && of.0 <= *end);
-        self.subnet.is_ipv4() == other.subnet.is_ipv4() && self.spans.iter().any(meet)
+        let mut pairs = self.spans.iter().flat_map(|one| other.spans.iter().map(move |of| (one, of)));
+        self.subnet.is_ipv4() == other.subnet.is_ipv4()
+            && pairs.any(|((start, end), of)| *start <= of.1 && of.0 <= *end)
     }
 }
 
@@ -116,18 +117,20 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
 
 /// Returns whether the network certainly gives the pod an IPv6 address. It returns false if the file doesn't say.
 pub(super) fn has_ipv6(entry: &PluginEntry<'_>) -> bool {
-    let of_static = || entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
-    let families = || entry.node.path(&["ipam", "families"]).map(Node::elements).unwrap_or_default();
     match entry.ipam {
         Some("host-local" | "cluster-local") => {
             sets(entry).iter().flatten().any(|pool| pool.subnet.is_ipv6())
         }
         Some("static") if !is_replaced(entry) => {
-            let written =
-                of_static().iter().filter_map(|item| item.text_of("address").and_then(cidr::parse_cidr));
-            written.into_iter().any(|net| net.is_ipv6())
+            let addresses = entry.node.path(&["ipam", "addresses"]).map(Node::elements).unwrap_or_default();
+            let mut written =
+                addresses.iter().filter_map(|item| item.text_of("address").and_then(cidr::parse_cidr));
+            written.any(|net| net.is_ipv6())
         }
-        Some("dhcp") => families().iter().any(|family| family.text() == Some("ipv6")),
+        Some("dhcp") => {
+            let families = entry.node.path(&["ipam", "families"]).map(Node::elements).unwrap_or_default();
+            families.iter().any(|family| family.text() == Some("ipv6"))
+        }
         _ => false,
     }
 }
@@ -143,6 +146,11 @@ fn requested<'a>(entry: &PluginEntry<'a>) -> Vec<&'a Node> {
     keys.into_iter().filter_map(|path| entry.node.path(path)).flat_map(Node::elements).collect()
 }
 
+/// Returns the address of a text with or without a prefix length. It returns `None` if it is invalid.
+fn parsed(node: &Node) -> Option<IpAddr> {
+    node.text().and_then(cidr::parse_ip_or_cidr).map(|(ip, _)| ip)
+}
+
 /// Checks that the ranges have the requested addresses. A runtime may give more ranges.
 fn asked(entry: &PluginEntry<'_>, found: &mut Findings) {
     let has_pools = entry.node.path(&["ipam", "pools"]).is_some();
@@ -150,7 +158,6 @@ fn asked(entry: &PluginEntry<'_>, found: &mut Findings) {
     if entry.declares("ipRanges") || has_pools || sets.len() != written(entry).len() {
         return;
     }
-    let parsed = |node: &Node| node.text().and_then(cidr::parse_ip_or_cidr).map(|(ip, _)| ip);
     let mut wanted: Vec<IpAddr> = Vec::new();
     for ip in requested(entry).into_iter().filter_map(parsed) {
         if !wanted.contains(&ip) {

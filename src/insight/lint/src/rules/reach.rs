@@ -32,12 +32,12 @@ pub(super) fn check(entry: &PluginEntry<'_>, found: &mut Findings) {
     };
     let is_gateway = entry.node.is_true("isGateway") || entry.node.is_true("isDefaultGateway");
     if entry.plugin == "bridge" && is_gateway {
-        let alone = |ip: &&IpConfig| {
+        let alone = ips.iter().find(|ip| {
             let is_routed = routes.iter().any(|route| route.dst.is_ipv4() == ip.address.is_ipv4());
             is_routed
-                && ip.gateway.is_some_and(|via| reach::is_on_link(via, std::slice::from_ref(ip), &routes))
-        };
-        if let Some(ip) = ips.iter().find(alone) {
+                && ip.gateway.is_some_and(|via| reach::is_on_link(via, std::slice::from_ref(*ip), &routes))
+        });
+        if let Some(ip) = alone {
             let via = ip.gateway.unwrap_or(ip.address.ip());
             let message =
                 format!("gateway: the bridge can't be the gateway {via} of {}: use ptp", ip.address);
@@ -112,8 +112,10 @@ fn planned<'a>(entry: &PluginEntry<'a>, ips: &[IpConfig]) -> Option<Planned<'a>>
         places.push(item);
     }
     if entry.plugin == "bridge" && entry.node.is_true("isDefaultGateway") {
-        let gateway = |ip: &IpConfig| ip.gateway.unwrap_or_else(|| cidr::first_address(ip.address));
-        routes.extend(ips.iter().map(|ip| Route::new(cidr::everywhere(ip.address), Some(gateway(ip)))));
+        for ip in ips {
+            let gateway = ip.gateway.unwrap_or_else(|| cidr::first_address(ip.address));
+            routes.push(Route::new(cidr::everywhere(ip.address), Some(gateway)));
+        }
     }
     Some(Planned { routes, places })
 }

@@ -31,13 +31,8 @@ pub(super) fn tuning(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found:
 pub(super) fn bandwidth(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Findings) {
     let Some(mtu) = before.iter().find_map(mtu_of_pair) else { return };
     for keys in [Some(entry.node), entry.node.path(&["runtimeConfig", "bandwidth"])].into_iter().flatten() {
-        // A limit below a byte is another finding.
-        let bytes = |key: &str| {
-            let bits = keys.get(key).and_then(Node::integer).and_then(|bits| u64::try_from(bits).ok());
-            bits.map(|bits| bits / 8).filter(|bytes| *bytes > 0)
-        };
         for (rate_key, burst_key) in LIMITS {
-            let (Some(rate), Some(burst)) = (bytes(rate_key), bytes(burst_key)) else { continue };
+            let (Some(rate), Some(burst)) = (bytes(keys, rate_key), bytes(keys, burst_key)) else { continue };
             let held = mtu::bytes(rate, mtu::ticks(rate, burst));
             let problem = mtu::burst_problem(rate, held, mtu);
             if let (Some(problem), Some(node)) = (problem, keys.get(burst_key)) {
@@ -45,6 +40,12 @@ pub(super) fn bandwidth(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], fou
             }
         }
     }
+}
+
+/// Returns the bytes of a limit that is written in bits. A limit below a byte is another finding.
+fn bytes(keys: &Node, key: &str) -> Option<u64> {
+    let bits = keys.get(key).and_then(Node::integer).and_then(|bits| u64::try_from(bits).ok());
+    bits.map(|bits| bits / 8).filter(|bytes| *bytes > 0)
 }
 
 /// Returns the MTU of the veth pair that a plugin makes. It returns `None` if it makes none, or chooses the MTU itself.

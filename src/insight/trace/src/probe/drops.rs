@@ -22,10 +22,9 @@ impl Drop {
     /// Returns the hook at which the packet was dropped. It returns `None` if none of its chains is in `hooked`.
     pub(crate) fn hook(&self, hooked: &[HookedChain]) -> Option<HookPoint> {
         self.chains.iter().rev().find_map(|(family, table, chain)| {
-            let is_it = |of: &&HookedChain| {
-                of.chain.family == *family && of.chain.table == *table && of.chain.name == *chain
-            };
-            hooked.iter().find(is_it).map(|of| of.hook)
+            let mut of_table =
+                hooked.iter().filter(|of| of.chain.family == *family && of.chain.table == *table);
+            of_table.find(|of| of.chain.name == *chain).map(|of| of.hook)
         })
     }
 }

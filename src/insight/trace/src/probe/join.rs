@@ -47,14 +47,16 @@ fn is_refused_port(evidence: &Evidence, to: IpAddr) -> bool {
 
 /// Returns how many stations the packet surely passed, which are those up to the last link on which it was seen.
 fn reached(stations: &[Station], evidence: &Evidence) -> usize {
-    let seen = |station: &Station| {
-        let Some(tap) = &station.tap else { return false };
-        evidence
-            .sights
-            .iter()
-            .any(|(of, probe, answer)| of == tap && if station.way == Way::Out { *probe } else { *answer })
-    };
-    stations.iter().rposition(seen).map_or(0, |last| last + 1)
+    stations.iter().rposition(|station| is_seen(station, evidence)).map_or(0, |last| last + 1)
+}
+
+/// Returns whether the packet was seen on the station's link, on its way.
+fn is_seen(station: &Station, evidence: &Evidence) -> bool {
+    let Some(tap) = &station.tap else { return false };
+    evidence
+        .sights
+        .iter()
+        .any(|(of, probe, answer)| of == tap && if station.way == Way::Out { *probe } else { *answer })
 }
 
 /// Records that the packet passed this station.
@@ -131,8 +133,9 @@ fn stop_at_sender(stations: &mut Vec<Station>, why: &str) -> Outcome {
 fn stop_behind(stations: &mut Vec<Station>, to: IpAddr, reached: usize, evidence: &Evidence) -> Outcome {
     let next = stations.iter().skip(reached).position(|of| of.tap.is_some());
     let next = next.map_or(stations.len(), |offset| reached + offset + 1);
-    let is_symptom = |of: &Station| of.explains_silence && of.verdict == Verdict::Unknown;
-    let symptom = stations.iter().take(next).skip(reached).position(is_symptom).map(|at| reached + at);
+    let mut unproven = stations.iter().take(next).skip(reached);
+    let symptom = unproven.position(|of| of.explains_silence && of.verdict == Verdict::Unknown);
+    let symptom = symptom.map(|at| reached + at);
     // A neighbour that does not answer can be a symptom of a way that is cut further on.
     let end = if symptom.is_some() { stations.len() } else { next };
     let fault = stations.iter().take(end).skip(reached).position(|of| of.verdict == Verdict::Stops);
@@ -212,9 +215,11 @@ const LEGACY_RULES: usize = 5;
 
 /// Returns the text about a full table of connection tracking. It returns `None` if it is not full, or can't be read.
 fn full_connection_tracking() -> Option<String> {
-    let number = |name: &str| -> Option<u64> {
-        sysctl::read(&format!("net/netfilter/nf_conntrack_{name}")).ok()?.parse().ok()
-    };
-    let (count, most) = (number("count")?, number("max")?);
+    let (count, most) = (conntrack_number("count")?, conntrack_number("max")?);
     (most > 0 && count >= most).then(|| format!("{count} of {most}"))
+}
+
+/// Returns the value of a switch of connection tracking, or `None` if it can't be read.
+fn conntrack_number(name: &str) -> Option<u64> {
+    sysctl::read(&format!("net/netfilter/nf_conntrack_{name}")).ok()?.parse().ok()
 }

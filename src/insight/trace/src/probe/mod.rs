@@ -240,21 +240,7 @@ type Tracer = Option<(TraceMonitor, Nft)>;
 /// # Errors
 /// Fails only for a probe from outside, which must not be sent then.
 fn trace_rules(probe: &Probe, origin: Origin<'_>, evidence: &mut Evidence) -> Result<Tracer, Error> {
-    let begin = || {
-        let monitor = TraceMonitor::open()?;
-        let mut nft = Nft::open_here()?;
-        let name = table_name();
-        match origin {
-            Origin::Pod(_) => nft.trace_packets(&name, &probe.conditions())?,
-            Origin::Link(_) => {
-                let answers = probe.answer_conditions();
-                nft.trace_packets(&name, &[probe.conditions(), answers.clone()].concat())?;
-                nft.drop_traced(&name, &answers)?;
-            }
-        }
-        Ok::<_, Error>((monitor, nft))
-    };
-    match (begin(), origin) {
+    match (begin_trace(probe, origin), origin) {
         (Ok(tracer), _) => Ok(Some(tracer)),
         (Err(err), Origin::Link(_)) => Err(err),
         (Err(err), Origin::Pod(_)) => {
@@ -262,6 +248,22 @@ fn trace_rules(probe: &Probe, origin: Origin<'_>, evidence: &mut Evidence) -> Re
             Ok(None)
         }
     }
+}
+
+/// Opens the monitor, and makes the rules that mark the probe, and drop its answer to a sender outside.
+fn begin_trace(probe: &Probe, origin: Origin<'_>) -> Result<(TraceMonitor, Nft), Error> {
+    let monitor = TraceMonitor::open()?;
+    let mut nft = Nft::open_here()?;
+    let name = table_name();
+    match origin {
+        Origin::Pod(_) => nft.trace_packets(&name, &probe.conditions())?,
+        Origin::Link(_) => {
+            let answers = probe.answer_conditions();
+            nft.trace_packets(&name, &[probe.conditions(), answers.clone()].concat())?;
+            nft.drop_traced(&name, &answers)?;
+        }
+    }
+    Ok((monitor, nft))
 }
 
 /// Returns the name of this process's table, whose rules mark the probe for the trace.
@@ -272,9 +274,9 @@ fn table_name() -> String {
 /// Takes the answer that the probe's own table has dropped when it left the host.
 fn take_held_answer(steps: &[TraceStep], probe: &Probe, evidence: &mut Evidence) {
     let table = table_name();
-    let is_held = |step: &&TraceStep| step.dropped && step.table == table && step.chain == DROPPING_CHAIN;
+    let dropped = steps.iter().filter(|step| step.dropped && step.table == table);
     // The kernel sends the headers with the first step of each chain.
-    for held in steps.iter().filter(is_held) {
+    for held in dropped.filter(|step| step.chain == DROPPING_CHAIN) {
         let of_packet = steps.iter().filter(|step| step.id == held.id);
         let sightings = of_packet.filter_map(|step| probe.recognize_held(&step.transport));
         for sighting in sightings {
