@@ -126,6 +126,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
         ("missing-rules", "shop/web-13"),
         ("sandbox-interface", "shop/web-3"),
         ("sandbox-without-entry", "shop/web-11"),
+        ("sandbox-without-lease", "shop/web-7"),
     ];
     assert_eq!(kinds(&found), pairs(&expected), "{found:#}");
     let why = |kind: &str| {
@@ -181,6 +182,7 @@ fn of_twenty_pods_five_that_lost_something_are_found_by_name() {
         ("missing-rules", "repaired"),
         ("host-state", "repaired"),
         ("sandbox-interface", "failed"),
+        ("sandbox-without-lease", "failed"),
         ("sandbox-without-entry", "failed"),
     ];
     assert_eq!(outcomes, expected);

@@ -223,6 +223,6 @@ fn people_read_words_and_programs_json() {
     let plain = on_terminal("add", ("NO_COLOR", "1"));
     assert!(plain.starts_with(&format!("ok {} is on net\n  container  cnitool-", pod.path())), "{plain}");
     assert!(plain.contains("\n  address    10.0.0.2/24\n"), "{plain}");
-    assert!(on_terminal("check", ("NO_COLOR", "")).starts_with("\x1b[32mok\x1b[0m eth0 of cnitool-"));
+    assert!(on_terminal("check", ("NO_COLOR", "")).starts_with("\x1b[32mok\x1b[0m no plugin of net found"));
     assert!(on_terminal("del --json", ("NO_COLOR", "")).starts_with("{\n    \"cniVersion\": \"1.0.0\""));
 }

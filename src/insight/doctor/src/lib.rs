@@ -219,14 +219,8 @@ impl Doctor<'_> {
             of.kind != Kind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
         });
         // A lost interface is one finding. That about the sandbox says more than the one about the record.
-        let Compared { findings: mut sandboxes, unchecked: unread } =
-            runtime::compare(self, &sight.node).await?;
+        let Compared { findings: sandboxes, unchecked: unread } = runtime::compare(self, &sight.node).await?;
         unchecked.extend(unread);
-        // A lease that the plugin's CHECK misses, too, is one finding, and `--repair` puts it back.
-        sandboxes.retain(|of| {
-            let mut missing = findings.iter().filter(|missing| missing.is_missing_lease());
-            of.kind != Kind::SandboxWithoutLease || !missing.any(|missing| missing.subject == of.subject)
-        });
         cut_off.retain(|lost| {
             let mut of_sandboxes = sandboxes.iter().filter(|of| of.kind == Kind::SandboxInterface);
             !of_sandboxes.any(|of| of.subject == lost.subject)
@@ -317,11 +311,6 @@ impl Finding {
             Kind::HostState | Kind::PodState => &self.why,
             _ => self.why.split_once(": ").map_or(&self.why, |(brief, _)| brief),
         }
-    }
-
-    /// Returns whether a plugin misses the lease of a living pod in host-local, whose errors begin with its name.
-    fn is_missing_lease(&self) -> bool {
-        self.kind == Kind::HostState && self.why.starts_with("host-local: ")
     }
 
     /// Returns whether both findings are about the same object, perhaps for different reasons.
