@@ -4,6 +4,7 @@
 
 mod cycles;
 mod duplicates;
+mod form;
 mod functions;
 mod source;
 
@@ -52,12 +53,17 @@ fn print(crates: &[PathBuf], sources: &[Source], list: bool) {
     println!("{lines:6} lines of product code");
     println!("{comments:6} lines of comments");
     println!("{:6} crates", crates.len());
+    let docs: usize = sources.iter().map(|source| source.docs.len()).sum();
+    println!("{docs:6} doc comments of items");
     for (what, places) in [
         ("functions with six or more parameters", &many),
         ("boolean parameters", &booleans),
         ("functions over 60 lines", &long),
         ("circles of files", &cycles),
         ("runs of six or more equal lines", &duplicates::duplicates(sources)),
+        ("named closures", &sources.iter().flat_map(form::closures).collect()),
+        ("matches over a boolean", &sources.iter().flat_map(form::matches_over_booleans).collect()),
+        ("doc comments that begin like a fragment", &sources.iter().flat_map(form::fragments).collect()),
     ] {
         println!("{:6} {what}", places.len());
         if list {

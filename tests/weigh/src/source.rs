@@ -9,20 +9,37 @@ pub(crate) struct Source {
     pub(crate) code: Vec<String>,
     /// Lines with a comment and no code.
     pub(crate) comments: usize,
+    /// The first lines of the doc comments of items.
+    pub(crate) docs: Vec<String>,
 }
 
 impl Source {
     pub(crate) fn new(path: &Path, text: &str) -> Self {
         let lines: Vec<&str> = product_lines(text);
         let comments = lines.iter().filter(|line| line.trim_start().starts_with("//")).count();
+        let docs = docs(&lines);
         let code = strip(&lines.join("\n")).lines().map(|line| line.trim_end().to_owned()).collect();
-        Source { path: path.to_owned(), code, comments }
+        Source { path: path.to_owned(), code, comments, docs }
     }
 
     /// Returns the number of lines with code.
     pub(crate) fn lines(&self) -> usize {
         self.code.iter().filter(|line| !line.is_empty()).count()
     }
+}
+
+/// The first line of each doc comment of an item.
+fn docs(lines: &[&str]) -> Vec<String> {
+    let mut docs = Vec::new();
+    let mut is_inside = false;
+    for line in lines {
+        let text = line.trim_start().strip_prefix("///");
+        if let Some(text) = text.filter(|_| !is_inside) {
+            docs.push(text.trim().to_owned());
+        }
+        is_inside = text.is_some();
+    }
+    docs
 }
 
 /// The lines of a file without modules that are for tests only. rustfmt puts the end of a module at the indentation
