@@ -69,7 +69,7 @@ impl Plugin for Dhcp {
         Config::read(&call.config, &call.raw_args).map(drop)
     }
 
-    fn leaves_by_the_interface(&self) -> bool {
+    fn needs_interface_for_del(&self) -> bool {
         true
     }
 

@@ -104,7 +104,7 @@ pub(crate) fn ensure(
     }
     addresses(cx, bridge.index, link, gateways)?;
     for ip in result.ips.iter().filter(|ip| ip.gateway.is_some_and(is_link_local)) {
-        lead_back(cx, bridge.index, link, cidr::network_of(ip.address))?;
+        add_route_to_pods(cx, bridge.index, link, cidr::network_of(ip.address))?;
     }
     forward(cx.call, &mut cx.host, gateways)?;
     if is_own {
@@ -273,7 +273,7 @@ fn replace(call: &Call, host: &mut Netlink, link: &Link, net: IpNetwork) -> Resu
 
 /// Adds a route to the pods' network, because a link-local address of the gateway gives the host none. The undo removes
 /// it, unless other pods use the bridge. Fails with code 102 if the host has a route to it by another link.
-fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
+fn add_route_to_pods(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> Result<(), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewRoute::to(net, link.index);
     if !host.routes(link.index, None)?.iter().any(|route| route.dst == net) {
@@ -305,8 +305,8 @@ fn lead_back(cx: &mut Context<'_>, bridge: u32, link: &Link, net: IpNetwork) -> 
     }
 }
 
-/// Returns the host's routes to the pods in `result`: those of [`lead_back`], and those that the kernel makes to the
-/// networks of the gateways' addresses. `present` are the addresses of `link`. A gateway that is not among them has no
+/// Returns the host's routes to the pods in `result`: those of [`add_route_to_pods`], and those that the kernel makes to
+/// the networks of the gateways' addresses. `present` are the addresses of `link`. A gateway that is not among them has no
 /// route here.
 pub(crate) fn routes_to_pods(present: &[Addr], link: &Link, result: &CniResult) -> Vec<NewRoute> {
     let mut routes: Vec<NewRoute> = Vec::new();

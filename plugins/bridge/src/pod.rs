@@ -94,7 +94,7 @@ impl Arrival {
         }
         let mut inside = netns.enter(|| {
             if config.layer3() {
-                pod::switches(call, &pair.pod_name, pair.host.far, result, self.detection)?;
+                pod::switches(call, &pair.pod_name, pair.host.peer_netnsid, result, self.detection)?;
             }
             Ok::<_, Error>(Netlink::open()?)
         })??;

@@ -151,7 +151,9 @@ fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink:
         }
     }
     let all = host.links(&Filter { master: None, kind: None })?;
-    Ok(!all.iter().any(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth"))
+    Ok(!all
+        .iter()
+        .any(|other| other.peer == Some(link.index) && other.peer_netnsid.is_none() && other.kind != "veth"))
 }
 
 /// The keys that name gateways, for a DEL whose prevResult does not.

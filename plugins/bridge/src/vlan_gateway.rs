@@ -58,7 +58,9 @@ fn unfinished(host: &mut Netlink, gateway: &Link) -> Result<Option<Link>, Error>
         return Ok(None);
     }
     let port = host.find_link(&port_name(&gateway.name))?;
-    Ok(port.filter(|port| port.far.is_none() && gateway.far.is_none() && port.peer == Some(gateway.index)))
+    Ok(port.filter(|port| {
+        port.peer_netnsid.is_none() && gateway.peer_netnsid.is_none() && port.peer == Some(gateway.index)
+    }))
 }
 
 /// Finds the gateway interface of the VLAN, or makes or completes it, with its undo. The caller gives it the addresses

@@ -92,7 +92,7 @@ pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) ->
         let is_own =
             own.contains(&port.name.as_str()) || (tag.is_some() && owner::tag(&port.alias) == tag.as_deref());
         // The port of a VLAN's gateway interface is no pod's: its other end is in this namespace.
-        is_own || (port.kind == "veth" && port.far.is_none())
+        is_own || (port.kind == "veth" && port.peer_netnsid.is_none())
     }))
 }
 

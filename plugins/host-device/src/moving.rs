@@ -164,7 +164,9 @@ fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Det
 fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
     let all = inside.links(&Filter::default())?;
     let on_top = all.iter().filter(|other| {
-        other.peer == Some(link.index) && other.far.is_none() && ON_TOP.contains(&other.kind.as_str())
+        other.peer == Some(link.index)
+            && other.peer_netnsid.is_none()
+            && ON_TOP.contains(&other.kind.as_str())
     });
     Ok(on_top.map(|other| link::del(other.index, &other.name)).collect())
 }

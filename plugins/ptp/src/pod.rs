@@ -23,7 +23,7 @@ pub(crate) fn configure(
     result: &CniResult,
 ) -> Result<Netlink, Error> {
     let mut inside = netns.enter(|| {
-        pod::switches(call, &pair.pod_name, pair.host.far, result, Detection::Off)?;
+        pod::switches(call, &pair.pod_name, pair.host.peer_netnsid, result, Detection::Off)?;
         Ok::<_, Error>(Netlink::open()?)
     })??;
     let (index, name) = (pair.pod_index, pair.pod_name.as_str());

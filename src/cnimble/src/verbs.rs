@@ -85,7 +85,7 @@ async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, repo
 
 /// What the cache has of an ADD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Record {
+enum RecordState {
     Usable,
     /// It is damaged, or can't be read. A warning has told why.
     Unusable,
@@ -100,7 +100,7 @@ struct Existing {
     network: NetworkList,
     attach: Attach,
     /// What the cache has of its ADD.
-    record: Record,
+    record: RecordState,
     /// The network has a usable file.
     has_file: bool,
 }
@@ -115,7 +115,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     let outcome = interruptible(session.invoker.del(&given, &attach)).await;
     if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
         let is_missing = failures.iter().any(|of| matches!(of.cause, PluginError::Missing { .. }));
-        if record == Record::Usable && has_file && !from_file && is_missing {
+        if record == RecordState::Usable && has_file && !from_file && is_missing {
             let report = Report::of(session, &what, err);
             return Err(report.or_hint("go by the network's file, which may name other plugins: --from-file"));
         }
@@ -124,22 +124,22 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     let Attach { ifname, container_id, netns, .. } = &attach;
     let name = &network.name;
     let mut words = match record {
-        Record::Usable if from_file => format!(
+        RecordState::Usable if from_file => format!(
             "DEL of {ifname} of {container_id} ran by the file of {name}; what a plugin made that the file doesn't \
              name stays"
         ),
-        Record::Usable => format!("{ifname} of {container_id} is removed from {name}"),
-        Record::Unusable => format!(
+        RecordState::Usable => format!("{ifname} of {container_id} is removed from {name}"),
+        RecordState::Unusable => format!(
             "the record of {ifname} of {container_id} on {name} can't be used; DEL ran by the network's file, without \
              the result of ADD"
         ),
-        Record::Missing => format!(
+        RecordState::Missing => format!(
             "there is no record of {ifname} of {container_id} on {name} in {}: nothing was attached under this ID, it \
              is removed already, or another cache has the record; DEL ran by the network's file",
             session.invoker.cache().dir().display()
         ),
     };
-    if record != Record::Usable {
+    if record != RecordState::Usable {
         if is_missing(netns) {
             words += &format!("; there is no namespace {netns}");
         }
@@ -148,7 +148,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
             note(&other.told(session, "del"));
         }
     }
-    session.done(&words, &summary(&network, &attach, "recorded", record == Record::Usable))
+    session.done(&words, &summary(&network, &attach, "recorded", record == RecordState::Usable))
 }
 
 /// Checks that an attachment is as ADD has left it. With `disableCheck` no plugin is asked, and the message says so.
@@ -166,7 +166,7 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
             let what = format!("{} is not as network {} made it", attach.ifname, network.name);
             return Err(Report::of(session, what, err).hint(add_again(session, &network, &attach)));
         }
-        Ok(Err(err @ Error::NoResult { .. })) if record == Record::Missing => {
+        Ok(Err(err @ Error::NoResult { .. })) if record == RecordState::Missing => {
             let report = Report::of(session, &what, err);
             let other = other_record(session, &network.name, &attach, true);
             return Err(other
@@ -211,7 +211,7 @@ fn find(
         Ok(file) => lookup(session, &file.name, &attach),
         // The path of a file doesn't contain the network's name.
         Err(_) if cni::names::is_identifier(name) => lookup(session, name, &attach),
-        Err(_) => (Record::Missing, None),
+        Err(_) => (RecordState::Missing, None),
     };
     let has_file = file.is_ok();
     let given = match (file, &entry) {
@@ -235,7 +235,7 @@ fn find(
 struct Unknown<'a> {
     /// The network, as the caller has named it.
     name: &'a str,
-    record: Record,
+    record: RecordState,
     /// The headline of the report.
     what: &'a str,
     /// The verb that a hint names.
@@ -253,7 +253,7 @@ fn unknown(session: &Session, attach: &Attach, call: &Unknown<'_>) -> Report {
         return report
             .or_hint("name the network instead: where its file is gone, the record of the ADD counts");
     }
-    let why = if *record == Record::Unusable {
+    let why = if *record == RecordState::Unusable {
         format!("that of {ifname} of {id} in {dir} can't be used")
     } else {
         format!(
@@ -329,18 +329,18 @@ fn is_missing(path: &str) -> bool {
 }
 
 /// Returns the cache entry of the attachment, if it is usable. A failure to read it is logged.
-fn lookup(session: &Session, network: &str, attach: &Attach) -> (Record, Option<Entry>) {
+fn lookup(session: &Session, network: &str, attach: &Attach) -> (RecordState, Option<Entry>) {
     let key = Key { network, container_id: &attach.container_id, ifname: &attach.ifname };
     match session.invoker.cache().get(key) {
-        Ok(Lookup::Entry(entry)) => (Record::Usable, Some(*entry)),
+        Ok(Lookup::Entry(entry)) => (RecordState::Usable, Some(*entry)),
         Ok(Lookup::Corrupt(why)) => {
             log::warn!("the record of {} of {} is damaged: {why}", attach.ifname, attach.container_id);
-            (Record::Unusable, None)
+            (RecordState::Unusable, None)
         }
-        Ok(_) => (Record::Missing, None),
+        Ok(_) => (RecordState::Missing, None),
         Err(err) => {
             log::warn!("{err}");
-            (Record::Unusable, None)
+            (RecordState::Unusable, None)
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn open_private(namespace: Option<i32>) -> Option<BorrowedFd<'static>
 }
 
 /// Returns whether a private mount costs less. `namespace` is the number that a namespace has in its parent
-/// ([`Link::far`](super::link::Link::far)), which is about the number of pods.
+/// ([`Link::peer_netnsid`](super::link::Link::peer_netnsid)), which is about the number of pods.
 fn pays(namespace: Option<i32>) -> bool {
     namespace.is_some_and(|number| number >= MANY)
 }

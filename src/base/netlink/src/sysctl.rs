@@ -154,7 +154,7 @@ pub struct Dir {
 
 impl Dir {
     /// Opens it, in the namespace of this thread. `number` is the namespace's number on the host
-    /// ([`Link::far`](super::link::Link::far)), if known.
+    /// ([`Link::peer_netnsid`](super::link::Link::peer_netnsid)), if known.
     ///
     /// # Errors
     /// Fails as [`write()`] does.

@@ -52,7 +52,7 @@ impl Host {
             let named = entry.map(host_links).unwrap_or_default();
             let end = ends.find(|link| link.alias.is_empty() && named.contains(&link.name.as_str()))?;
             let netns = NetNs::open(Path::new(entry?.namespace()?)).ok()?;
-            (Netlink::open().ok()?.number_of(&netns).ok()? == end.far).then_some(end)
+            (Netlink::open().ok()?.number_of(&netns).ok()? == end.peer_netnsid).then_some(end)
         })
     }
 

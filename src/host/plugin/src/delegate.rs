@@ -155,7 +155,7 @@ pub(crate) fn leave(call: &Call, plugin: &dyn Plugin) {
 
 /// Returns whether DEL of IPAM plugin `name` releases through the pod's interface. False for plugins of other binaries.
 fn needs_interface(call: &Call, name: &str) -> bool {
-    call.plugins.iter().any(|plugin| plugin.name() == name && plugin.leaves_by_the_interface())
+    call.plugins.iter().any(|plugin| plugin.name() == name && plugin.needs_interface_for_del())
 }
 
 /// Calls DEL or GC of the IPAM plugin, if the network has one and the removal of its `interfaces` has succeeded. An

@@ -105,7 +105,7 @@ pub trait Plugin: Sync {
 
     /// Returns true if and only if this IPAM plugin needs the pod's interface for DEL. DEL is then called twice: before
     /// and after the removal of the interface.
-    fn leaves_by_the_interface(&self) -> bool {
+    fn needs_interface_for_del(&self) -> bool {
         false
     }
 

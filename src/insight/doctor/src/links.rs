@@ -26,8 +26,9 @@ impl Action {
         let _alone = (self.found.kind == bridge::KIND).then(lock_bridges).transpose()?;
         let mut host = Netlink::open()?;
         let Some(now) = host.link_at(self.found.index).if_present()? else { return Ok(Repair::Gone) };
-        let same =
-            |a: &Link, b: &Link| (&a.name, &a.kind, &a.alias, a.far) == (&b.name, &b.kind, &b.alias, b.far);
+        let same = |a: &Link, b: &Link| {
+            (&a.name, &a.kind, &a.alias, a.peer_netnsid) == (&b.name, &b.kind, &b.alias, b.peer_netnsid)
+        };
         if !same(&now, &self.found) || cnimble_rules::objects::is_used(&mut host, &now)? {
             return Ok(Repair::Gone);
         }

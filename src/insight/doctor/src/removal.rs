@@ -215,7 +215,7 @@ fn why_bridge_stays(host: &mut Netlink, link: &Link, others: &Others) -> Result<
     let all = host.links(&Filter { master: None, kind: None })?;
     let on_top = all
         .iter()
-        .find(|other| other.peer == Some(link.index) && other.far.is_none() && other.kind != "veth");
+        .find(|other| other.peer == Some(link.index) && other.peer_netnsid.is_none() && other.kind != "veth");
     Ok(on_top.map(|other| format!("{} is made on top of it", other.name)))
 }
 

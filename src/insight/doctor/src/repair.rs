@@ -55,7 +55,7 @@ impl Doctor<'_> {
         if let Some(of) = unknown {
             let others = outcomes.values().any(|outcome| matches!(outcome, Repair::Done));
             let repairs = self.repair_network(None, of, reach).await.into_iter();
-            outcomes.extend(repairs.map(|(index, outcome)| (index, beside(outcome, others))));
+            outcomes.extend(repairs.map(|(index, outcome)| (index, with_regard_to_others(outcome, others))));
         }
         outcomes.into_values().collect()
     }
@@ -90,7 +90,7 @@ impl Doctor<'_> {
                     },
                 };
                 let others = outcomes.iter().any(|(_, outcome)| matches!(outcome, Repair::Done));
-                outcomes.push((index, beside(outcome, others)));
+                outcomes.push((index, with_regard_to_others(outcome, others)));
                 if end.is_some_and(|end| Instant::now() >= end) {
                     break;
                 }
@@ -114,7 +114,7 @@ impl Doctor<'_> {
 
 /// Returns the outcome, with regard to whether this call has repaired `others` before: then what is gone went with
 /// them. A DEL of a cache entry for example removes its lease, too.
-fn beside(outcome: Repair, others: bool) -> Repair {
+fn with_regard_to_others(outcome: Repair, others: bool) -> Repair {
     match outcome {
         Repair::Gone if others => Repair::Done,
         outcome => outcome,

@@ -128,7 +128,7 @@ impl Walk<'_> {
         if let Some(near) = nearest(key, fields.keys().map(String::as_str)) {
             return format!("{message}: did you mean {}?", below(path, near));
         }
-        if let Some(place) = elsewhere(self.root, "", key) {
+        if let Some(place) = find_elsewhere(self.root, "", key) {
             return format!("{message}: did you mean {place}?");
         }
         let has =
@@ -152,9 +152,9 @@ pub(crate) fn is_remark(key: &str) -> bool {
 }
 
 /// Returns where else in the entry there is a key of this name.
-fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
+fn find_elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     match shape {
-        Shape::List(of) => elsewhere(of, &format!("{path}[]"), key),
+        Shape::List(of) => find_elsewhere(of, &format!("{path}[]"), key),
         Shape::Object(fields) => {
             let here = fields.keys().find(|name| name.eq_ignore_ascii_case(key));
             // Short names occur in many places.
@@ -162,7 +162,7 @@ fn elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
                 return Some(below(path, name));
             }
             let inner = fields.iter().filter(|(name, _)| *name != "args" && *name != "runtimeConfig");
-            inner.into_iter().find_map(|(name, (shape, _))| elsewhere(shape, &below(path, name), key))
+            inner.into_iter().find_map(|(name, (shape, _))| find_elsewhere(shape, &below(path, name), key))
         }
         _ => None,
     }

@@ -66,7 +66,7 @@ impl Walk<'_> {
     /// Returns whether each port of a bridge is a pair with its other end in another namespace.
     fn has_only_pods(&mut self, bridge: &Link) -> Step<bool> {
         let ports = self.host.links(&Filter { master: Some(bridge.index), kind: None })?;
-        Ok(ports.iter().all(|port| port.kind == "veth" && port.far.is_some()))
+        Ok(ports.iter().all(|port| port.kind == "veth" && port.peer_netnsid.is_some()))
     }
 
     /// Reports that the host's end has the smaller MTU. A veth drops packets that exceed the MTU of its other end.
@@ -137,7 +137,7 @@ impl Walk<'_> {
         }
         // The gateway of a VLAN can be a pair with one end in the bridge.
         let ports = self.host.links(&Filter { master: Some(bridge.index), kind: None })?;
-        for port in ports.iter().filter(|port| port.kind == "veth" && port.far.is_none()) {
+        for port in ports.iter().filter(|port| port.kind == "veth" && port.peer_netnsid.is_none()) {
             if self.host.vlans(port.index)?.iter().any(|vlan| vlan.id == id) {
                 return Ok(());
             }
@@ -192,7 +192,7 @@ impl Walk<'_> {
         if link.index == bridge.index {
             return Ok(true);
         }
-        let (Some(lower), None) = (link.peer, link.far) else { return Ok(false) };
+        let (Some(lower), None) = (link.peer, link.peer_netnsid) else { return Ok(false) };
         if lower == bridge.index {
             return Ok(true);
         }
@@ -252,7 +252,8 @@ impl Walk<'_> {
         let end = &departure.end;
         let has_parent = end.link.settings.is_some_and(Kind::has_parent);
         let mut inside = cnimble_netlink::Netlink::open_in(&end.ns)?;
-        let leads_here = end.link.far.is_some() && inside.number_of(&self.host_ns)? == end.link.far;
+        let leads_here =
+            end.link.peer_netnsid.is_some() && inside.number_of(&self.host_ns)? == end.link.peer_netnsid;
         let master = match end.link.peer.filter(|_| has_parent && leads_here) {
             Some(index) => self.host_link(index)?,
             None => {

@@ -14,7 +14,7 @@ use cnimble_rules::survey::{self, Trace};
 
 use super::cache_entries::{self, Known};
 use super::leases::{JudgedLease, JudgedLeases, Network};
-use super::node::{Life, Lives, Node};
+use super::node::{LivingAttachment, LivingAttachments, Node};
 use super::{Evidence, Verdict, inside, namespaces, young};
 
 /// Reads the node and judges its cache entries and leases. The caller has read `traces`, packet rules, before this.
@@ -39,7 +39,7 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
     let judged = of_entries.chain(of_leases).chain(of_traces).collect();
     let seen = namespaces::search(paths.filter(|path| !matches!(NetNs::find(path), Ok(None))), judged);
     let own = host.all_addrs()?.into_iter().map(|addr| addr.net.ip());
-    let own = own.filter(|ip| namespaces::is_somebodys(*ip)).collect();
+    let own = own.filter(|ip| namespaces::can_identify_a_pod(*ip)).collect();
     let mut node = Node {
         candidates,
         links: host.links(&Filter::default())?,
@@ -50,10 +50,10 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
         has_cache: std::iter::once(cache).chain(others).any(|cache| cache.dir().join("results").is_dir()),
         leases: JudgedLeases::default(),
         sandboxes: listed.map(|all| all.into_iter().map(|of| (of.id.clone(), of)).collect()),
-        lives: Lives::default(),
+        lives: LivingAttachments::default(),
         certain: HashSet::new(),
     };
-    let ends: Vec<Life> = node
+    let ends: Vec<LivingAttachment> = node
         .links
         .iter()
         .filter(|link| pair::leads_to_a_pod(link))
@@ -73,7 +73,7 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
             node.certain.insert(known.owner().tag());
         }
         if !matches!(known.verdict, Verdict::Orphan(_)) {
-            node.lives.extend([Life::of(&known.owner(), known.addrs())]);
+            node.lives.extend([LivingAttachment::of(&known.owner(), known.addrs())]);
         }
         node.entries.push(known);
     }
@@ -104,15 +104,15 @@ pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
 /// Returns the attachment that a link's alias names, or `None` if the alias is not one of cnimble. The caller passes
 /// only links that vanish with the pod's namespace: a host's end whose peer is in a namespace, or an interface in a
 /// namespace.
-fn life_of_link(link: &Link) -> Option<Life> {
+fn life_of_link(link: &Link) -> Option<LivingAttachment> {
     let tag = survey::tag(&link.alias)?;
     let container = survey::container(&link.alias).map(|(id, whole)| (id.to_owned(), whole));
     let ifname = Owner::named(&link.alias).map(|owner| owner.attachment.ifname);
-    Some(Life { tag: Some(tag.to_owned()), network: None, container, ifname, addrs: Vec::new() })
+    Some(LivingAttachment { tag: Some(tag.to_owned()), network: None, container, ifname, addrs: Vec::new() })
 }
 
 /// Returns the lives, with their leased addresses, of the attachments that are already known to live.
-fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
+fn holders(leases: &JudgedLeases, node: &Node) -> Vec<LivingAttachment> {
     let mut lives = Vec::new();
     for (network, lease) in leases.all() {
         if let Some((ip, holder @ Holder::Attachment(attachment))) = &lease.held
@@ -125,7 +125,7 @@ fn holders(leases: &JudgedLeases, node: &Node) -> Vec<Life> {
 }
 
 /// Writes the verdict into each lease. Returns the holders that live or may live.
-fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec<Life> {
+fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec<LivingAttachment> {
     let mut lives = Vec::new();
     for (network, of) in leases.all_mut() {
         of.verdict = lease(evidence, node, network, of);
@@ -221,13 +221,13 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
 }
 
 /// Returns the life that a lease proves, or `None` for a lease without a readable holder.
-fn life(network: &str, holder: &Holder, ip: IpAddr) -> Option<Life> {
+fn life(network: &str, holder: &Holder, ip: IpAddr) -> Option<LivingAttachment> {
     match holder {
         Holder::Attachment(attachment) => {
             let owner = Owner { network: network.to_owned(), attachment: attachment.clone() };
-            Some(Life::of(&owner, vec![ip]))
+            Some(LivingAttachment::of(&owner, vec![ip]))
         }
-        Holder::Container(id) => Some(Life {
+        Holder::Container(id) => Some(LivingAttachment {
             tag: None,
             network: Some(network.to_owned()),
             container: Some((id.clone(), true)),

@@ -183,7 +183,7 @@ fn is_shortage(err: &io::Error) -> bool {
 /// their ends: a long list must not hide an address that is in use.
 fn inside(ns: &NetNs, wanted: &HashSet<IpAddr>) -> Result<(Vec<IpAddr>, Vec<Link>), Error> {
     let mut inside = Netlink::open_in(ns)?;
-    let addrs = inside.addrs_where(|ip| is_somebodys(ip) && wanted.contains(&ip))?;
+    let addrs = inside.addrs_where(|ip| can_identify_a_pod(ip) && wanted.contains(&ip))?;
     // The host's end of a pair, the ifb of bandwidth and similar devices of a host belong to a node that runs in a
     // container here. Its networks may have the same names as those here.
     let owned = inside
@@ -193,7 +193,7 @@ fn inside(ns: &NetNs, wanted: &HashSet<IpAddr>) -> Result<(Vec<IpAddr>, Vec<Link
 
 /// Returns whether an address can be evidence for a pod. Loopback, unspecified and IPv6 link-local addresses are in
 /// every namespace.
-pub(super) fn is_somebodys(ip: IpAddr) -> bool {
+pub(super) fn can_identify_a_pod(ip: IpAddr) -> bool {
     let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     !(ip.is_loopback() || ip.is_unspecified() || link_local)
 }

@@ -18,7 +18,7 @@ use super::runtime::Sandbox;
 
 /// An attachment that lives, or may live.
 #[derive(Debug, Clone)]
-pub struct Life {
+pub struct LivingAttachment {
     /// The [`Owner::tag`]. It is `None` for a lease that names no interface.
     pub tag: Option<String>,
     /// The network, or `None` if only a tag is known.
@@ -30,10 +30,10 @@ pub struct Life {
     pub addrs: Vec<IpAddr>,
 }
 
-impl Life {
+impl LivingAttachment {
     /// Returns the life of an attachment whose name is completely known.
     pub fn of(owner: &Owner, addrs: Vec<IpAddr>) -> Self {
-        Life {
+        LivingAttachment {
             tag: Some(owner.tag()),
             network: Some(owner.network.clone()),
             container: Some((owner.attachment.container_id.clone(), true)),
@@ -45,8 +45,8 @@ impl Life {
 
 /// The attachments that live or may live, with indices for look-ups.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
-    all: Vec<Life>,
+pub(super) struct LivingAttachments {
+    all: Vec<LivingAttachment>,
     tags: HashSet<String>,
     addrs: HashSet<IpAddr>,
     containers: HashSet<String>,
@@ -54,12 +54,12 @@ pub(super) struct Lives {
     parts: Vec<String>,
 }
 
-impl Lives {
+impl LivingAttachments {
     pub(super) fn tags(&self) -> HashSet<String> {
         self.tags.clone()
     }
 
-    pub(super) fn extend(&mut self, lives: impl IntoIterator<Item = Life>) {
+    pub(super) fn extend(&mut self, lives: impl IntoIterator<Item = LivingAttachment>) {
         for life in lives {
             self.tags.extend(life.tag.clone());
             self.addrs.extend(&life.addrs);
@@ -94,7 +94,7 @@ pub struct Node {
     pub leases: JudgedLeases,
     /// The sandboxes of the container runtime by ID. It is `None` if no runtime was asked.
     pub sandboxes: Option<BTreeMap<String, Sandbox>>,
-    pub(super) lives: Lives,
+    pub(super) lives: LivingAttachments,
     /// The tags of attachments that live for certain: a link leads to their pod, or their entry's interface is there.
     pub(super) certain: HashSet<String>,
 }
@@ -257,7 +257,7 @@ impl Node {
     /// Returns whether `link` is an end of a veth pair whose other end is on the host, too, so that it leads to no pod.
     pub fn both_ends_here(&self, link: &Link) -> bool {
         link.kind == pair::KIND
-            && link.far.is_none()
+            && link.peer_netnsid.is_none()
             && self
                 .candidates
                 .iter()

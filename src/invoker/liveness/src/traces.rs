@@ -185,7 +185,7 @@ fn by_isolated_interface(node: &Node, link: &Link) -> Verdict {
     };
     let mut ports = node.links.iter().filter(|port| port.master == Some(bridge.index));
     // The pair of a VLAN's gateway has both ends in the host's namespace.
-    if ports.any(|port| port.kind != "veth" || port.far.is_some()) {
+    if ports.any(|port| port.kind != "veth" || port.peer_netnsid.is_some()) {
         Verdict::Lives
     } else {
         Verdict::Orphan(format!("the bridge {} has no ports that lead to pods", bridge.name))

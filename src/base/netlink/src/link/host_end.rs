@@ -32,7 +32,7 @@ impl Link {
     /// Whether the other end of this veth is the link `index` of the namespace with this number, as
     /// [`Netlink::number_of`] returns it. The number must be one of the namespace that this link is in.
     pub fn leads_to(&self, index: u32, number: Option<i32>) -> bool {
-        self.kind == "veth" && self.peer == Some(index) && number.is_some() && self.far == number
+        self.kind == "veth" && self.peer == Some(index) && number.is_some() && self.peer_netnsid == number
     }
 }
 
@@ -55,7 +55,7 @@ impl Netlink {
     /// # Errors
     /// Fails if the kernel refuses a look-up.
     pub fn other_end(&mut self, link: &Link, netns: &NetNs) -> Result<Option<Link>> {
-        let Some(index) = link.peer.filter(|_| link.kind == "veth" && link.far.is_some()) else {
+        let Some(index) = link.peer.filter(|_| link.kind == "veth" && link.peer_netnsid.is_some()) else {
             return Ok(None);
         };
         let Some(end) = self.link_at(index).if_present()? else { return Ok(None) };
@@ -105,7 +105,7 @@ impl Netlink {
 
 /// Returns whether a link is a veth whose other end is in another namespace and has the index of the pod's interface.
 fn may_lead_to(link: &Link, pod: &Link) -> bool {
-    link.kind == "veth" && link.far.is_some() && link.peer == Some(pod.index)
+    link.kind == "veth" && link.peer_netnsid.is_some() && link.peer == Some(pod.index)
 }
 
 /// Reads the number in an RTM_NEWNSID. `None` if the namespace has none, which the kernel tells as -1.

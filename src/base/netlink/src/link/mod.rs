@@ -64,7 +64,7 @@ pub struct Link {
     pub peer: Option<u32>,
     /// `IFLA_LINK_NETNSID`, if the peer is in another namespace: its number here, which was the lowest free one when
     /// the namespace became known. Negative if there is no number.
-    pub far: Option<i32>,
+    pub peer_netnsid: Option<i32>,
     /// The alias, as of `ip link … alias`.
     pub alias: String,
     /// Bridge port flags, for a port of a bridge.

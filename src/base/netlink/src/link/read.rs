@@ -219,7 +219,7 @@ pub(crate) fn read(message: &Message<'_>) -> Parsed<Option<Link>> {
             libc::IFLA_TXQLEN => link.txqlen = u32_ne(value, 0).ok_or(SHORT)?,
             libc::IFLA_GROUP => link.group = u32_ne(value, 0).ok_or(SHORT)?,
             libc::IFLA_LINK => link.peer = u32_ne(value, 0),
-            libc::IFLA_LINK_NETNSID => link.far = Some(u32_ne(value, 0).ok_or(SHORT)?.cast_signed()),
+            libc::IFLA_LINK_NETNSID => link.peer_netnsid = Some(u32_ne(value, 0).ok_or(SHORT)?.cast_signed()),
             libc::IFLA_MASTER => link.master = u32_ne(value, 0),
             libc::IFLA_OPERSTATE => link.oper_up = u8_at(value, 0) == Some(IF_OPER_UP),
             libc::IFLA_IFALIAS => link.alias = text(value),

@@ -18,7 +18,7 @@ fn a_pair_of_the_same_indices_is_not_the_other_end() {
         assert_eq!(host.number_of(&pod).unwrap(), None);
         let end = veth(&mut host, "veth1", "eth0", &pod);
         let eth0 = Netlink::open_in(&pod).unwrap().link("eth0").unwrap();
-        assert_eq!(host.number_of(&pod).unwrap(), end.far);
+        assert_eq!(host.number_of(&pod).unwrap(), end.peer_netnsid);
         assert_eq!(host.other_end(&eth0, &pod).unwrap().map(|end| end.name), Some("veth1".to_owned()));
 
         // Fresh namespaces count alike, so this pair has the indices of the other.
@@ -27,7 +27,7 @@ fn a_pair_of_the_same_indices_is_not_the_other_end() {
         assert_eq!(host.other_end(&copy, &hostile).unwrap(), None);
         // The namespace has a number as soon as a link leads there, and it is another one.
         veth(&mut host, "veth2", "eth1", &hostile);
-        assert_ne!(host.number_of(&hostile).unwrap(), end.far);
+        assert_ne!(host.number_of(&hostile).unwrap(), end.peer_netnsid);
         assert_eq!(host.other_end(&copy, &hostile).unwrap(), None);
         let known = ["br0", "veth1"];
         assert_eq!(host.host_end(&owner("n", "c"), &known, &copy, &hostile).unwrap(), None);

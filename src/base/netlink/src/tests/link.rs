@@ -42,7 +42,7 @@ fn veth_in_one_message() {
                 master: Some(bridge.index),
                 settings: None,
                 peer: link.peer,
-                far: Some(0),
+                peer_netnsid: Some(0),
                 alias: String::new(),
                 port: None,
                 frames: None,

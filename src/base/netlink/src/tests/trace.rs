@@ -81,7 +81,7 @@ fn a_host_end_is_proven_by_the_number_of_its_namespace() {
         let mut netlink = Netlink::open().unwrap();
         assert_eq!(netlink.number_of(&pod).unwrap(), None, "no link leads there");
         let end = veth(&mut netlink, "v0", "e0", &pod);
-        assert_eq!(netlink.number_of(&pod).unwrap(), netlink.link("v0").unwrap().far);
+        assert_eq!(netlink.number_of(&pod).unwrap(), netlink.link("v0").unwrap().peer_netnsid);
         assert_eq!(netlink.number_of(&stranger).unwrap(), None);
         let other = veth(&mut netlink, "v1", "e0", &stranger);
         assert_ne!(netlink.number_of(&pod).unwrap(), netlink.number_of(&stranger).unwrap());

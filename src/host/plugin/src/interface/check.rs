@@ -176,7 +176,8 @@ pub fn host_end(
 pub fn host_end_again(host: &mut Netlink, end: &Link) -> Result<Link, Error> {
     let now = host.link_at(end.index).if_present()?;
     let same = now.filter(|now| {
-        (&now.kind, &now.alias, now.peer, now.far) == (&end.kind, &end.alias, end.peer, end.far)
+        (&now.kind, &now.alias, now.peer, now.peer_netnsid)
+            == (&end.kind, &end.alias, end.peer, end.peer_netnsid)
     });
     same.ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
 }

@@ -41,7 +41,7 @@ pub fn ignore_router_advertisements_on_new(link: &Link) -> Result<(), Error> {
     if link.accept_ra == Some(0) {
         return Ok(());
     }
-    sysctl::write_among(link.far, &format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
+    sysctl::write_among(link.peer_netnsid, &format!("net/ipv6/conf/{}/accept_ra", link.name), "0")
         .or_else(|err| unless_read_only(&link.name, err))
 }
 
@@ -138,7 +138,7 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
         if !addrs.iter().any(|addr| addr.is_ipv4() == v4) || host.forwards(v4).unwrap_or(false) {
             continue;
         }
-        let raised = if v4 { Vec::new() } else { hear_routers(host)? };
+        let raised = if v4 { Vec::new() } else { accept_router_advertisements(host)? };
         let Some(old) = sysctl::ensure(key, "1").or_else(|err| {
             raised.iter().try_for_each(|key| believe(key, "1"))?;
             Err(unforwarded(key, err))
@@ -156,7 +156,7 @@ pub fn forward(call: &Call, host: &mut Netlink, addrs: &[IpNetwork]) -> Result<(
             // A concurrent ADD that found forwarding on has made its pod's link before.
             if pods(&mut host)? > 1 {
                 if !v4 {
-                    hear_routers(&mut host)?;
+                    accept_router_advertisements(&mut host)?;
                 }
                 sysctl::write(key, "1")?;
             }
@@ -178,7 +178,7 @@ pub fn forward_from(link: &Link, addrs: &[IpNetwork]) -> Result<(), Error> {
         return Ok(());
     }
     let key = forwarding_of(link);
-    sysctl::write_among(link.far, &key, "1").map_err(|err| unforwarded(&key, err))
+    sysctl::write_among(link.peer_netnsid, &key, "1").map_err(|err| unforwarded(&key, err))
 }
 
 /// Returns the error for a host that does not forward and cannot be changed.
@@ -191,7 +191,7 @@ fn unforwarded(key: &str, err: netlink::Error) -> Error {
 /// Keeps the default route of the host's uplinks, which are the links with routes from routers. A forwarding host
 /// ignores routers with `accept_ra` 1, and would lose such a route at once. So it is set to 2. Call this before
 /// forwarding is switched on. Returns the changed keys.
-fn hear_routers(host: &mut Netlink) -> Result<Vec<String>, Error> {
+fn accept_router_advertisements(host: &mut Netlink) -> Result<Vec<String>, Error> {
     let mut raised = Vec::new();
     for index in host.links_of_routers()? {
         let Some(link) = host.link_at(index).if_present()? else { continue };

@@ -102,10 +102,10 @@ impl Wanted {
         };
         // A pod can make an interface on a link of a third namespace. The kernel reports a master in the same namespace
         // without a namespace's number.
-        let is_there = match (link.far, self.in_pod) {
-            (far, true) => far.is_none(),
+        let is_there = match (link.peer_netnsid, self.in_pod) {
+            (peer_netnsid, true) => peer_netnsid.is_none(),
             (None, false) => false,
-            (far, false) => inside.number_of(&NetNs::current()?)? == far,
+            (peer_netnsid, false) => inside.number_of(&NetNs::current()?)? == peer_netnsid,
         };
         if known && is_there {
             return Ok(());

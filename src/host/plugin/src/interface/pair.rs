@@ -127,7 +127,7 @@ pub fn create(
     let pod_index = link.peer.ok_or_else(|| {
         Error::new(Code::KERNEL, format!("the kernel didn't say what the peer of {} is", link.name))
     })?;
-    pod::ignore_routers(call, netns, &call.ifname, link.far)?;
+    pod::ignore_routers(call, netns, &call.ifname, link.peer_netnsid)?;
     Ok(Pair { host: link, pod_index, pod_name: call.ifname.clone(), pod_mac })
 }
 
@@ -149,5 +149,5 @@ fn already_attached(call: &Call, taken: &Link) -> Error {
 /// Returns whether the port of a bridge is a pod's, also of the Go plugins. The name decides, because on a node in a
 /// container an uplink may be a veth, too.
 pub fn is_a_pods(port: &Link) -> bool {
-    port.kind == "veth" && port.far.is_some() && port.name.starts_with("veth")
+    port.kind == "veth" && port.peer_netnsid.is_some() && port.name.starts_with("veth")
 }

@@ -155,7 +155,7 @@ fn of_uplink(host: &mut Netlink) -> netlink::Result<Option<(String, u32)>> {
 /// Returns the MTU of the link; of a bridge, also below a vlan, that of its other ports. The kernel gives a bridge the
 /// smallest MTU of all ports, so pods would follow themselves.
 fn without_pods(host: &mut Netlink, link: &Link) -> netlink::Result<u32> {
-    let below = match link.peer.filter(|_| link.kind == "vlan" && link.far.is_none()) {
+    let below = match link.peer.filter(|_| link.kind == "vlan" && link.peer_netnsid.is_none()) {
         Some(index) => host.link_at(index).if_present()?,
         None => None,
     };

@@ -83,20 +83,21 @@ pub fn up(index: u32, name: &str, result: &CniResult, start: &Start) -> Vec<Requ
     announce.into_iter().chain(addresses).chain([up]).collect()
 }
 
-/// Sets the switches of the interface, in the namespace of this thread. `far` is the number of the namespace on the
-/// host, if it is known. IPAM owns the addresses, so there is no duplicate address detection, unless `detection` is on.
+/// Sets the switches of the interface, in the namespace of this thread. `peer_netnsid` is the number of the namespace
+/// on the host, if it is known. IPAM owns the addresses, so there is no duplicate address detection, unless `detection`
+/// is on.
 ///
 /// Fails if `disable_ipv6` can't be switched off for an IPv6 address. Other switches may be missing or read-only.
 pub fn switches(
     call: &Call,
     name: &str,
-    far: Option<i32>,
+    peer_netnsid: Option<i32>,
     result: &CniResult,
     detection: Detection,
 ) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{name}");
     // The kernel lacks the family. An IPv6 address would fail later.
-    let Some(conf) = sysctl::Dir::open(&key, far).if_present()? else {
+    let Some(conf) = sysctl::Dir::open(&key, peer_netnsid).if_present()? else {
         return Ok(());
     };
     let mut wanted = Vec::with_capacity(4);
@@ -120,16 +121,22 @@ pub fn switches(
     set_if_possible(&conf, name, &wanted)
 }
 
-/// Makes the interface, which is down, ignore router advertisements if the configuration has `"acceptRA": false`. `far`
-/// is as in [`switches`]. An interface without IPv6 has no such switch.
+/// Makes the interface, which is down, ignore router advertisements if the configuration has `"acceptRA": false`.
+/// `peer_netnsid` is as in [`switches`]. An interface without IPv6 has no such switch.
 ///
 /// Fails if the switch is read-only: the owner of the network relies on it.
-pub fn ignore_routers(call: &Call, netns: &NetNs, name: &str, far: Option<i32>) -> Result<(), Error> {
+pub fn ignore_routers(
+    call: &Call,
+    netns: &NetNs,
+    name: &str,
+    peer_netnsid: Option<i32>,
+) -> Result<(), Error> {
     if hears_routers(call)? {
         return Ok(());
     }
     netns.enter(|| {
-        let Some(conf) = sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), far).if_present()? else {
+        let Some(conf) = sysctl::Dir::open(&format!("net/ipv6/conf/{name}"), peer_netnsid).if_present()?
+        else {
             return Ok(());
         };
         conf.write("accept_ra", "0").if_present()?;

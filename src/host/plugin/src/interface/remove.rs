@@ -71,7 +71,7 @@ pub fn unmarked(owners: Vec<Owner>) -> Result<Vec<Owner>, Error> {
     let veths = Netlink::open()?.links(&Filter { master: None, kind: Some("veth") })?;
     let names: HashSet<&str> = veths
         .iter()
-        .filter(|link| link.far.is_some() && owner::tag(&link.alias).is_none())
+        .filter(|link| link.peer_netnsid.is_some() && owner::tag(&link.alias).is_none())
         .map(|link| link.name.as_str())
         .collect();
     let unmarked =

@@ -9,7 +9,7 @@ pub const KIND: &str = "veth";
 
 /// Returns whether a link is a veth whose other end is in another namespace.
 pub fn leads_to_a_pod(link: &Link) -> bool {
-    link.kind == KIND && link.far.is_some()
+    link.kind == KIND && link.peer_netnsid.is_some()
 }
 
 /// Returns the verdict on a veth of ours if its other end never reached a pod, else `None`. Other pairs need none,

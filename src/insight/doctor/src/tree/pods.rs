@@ -237,11 +237,12 @@ fn look_inside(netns: &Path, ifname: &str) -> netlink::Result<Inside> {
     let link = inside.link(ifname)?;
     let number = Netlink::open()?.number_of(&netns)?;
     let is_made = link.settings.is_some_and(Kind::has_parent);
-    let is_on_host = is_made && link.far.is_some() && link.far == inside.number_of(&NetNs::current()?)?;
+    let is_on_host =
+        is_made && link.peer_netnsid.is_some() && link.peer_netnsid == inside.number_of(&NetNs::current()?)?;
     let addresses = addresses(&mut inside, link.index)?;
     let routes = routes(&mut inside, link.index)?;
     // Without a peer netns ID the parent is in the pod itself.
-    let on = link.peer.filter(|_| is_made && link.far.is_none());
+    let on = link.peer.filter(|_| is_made && link.peer_netnsid.is_none());
     let (on, port_of) = (name_at(&mut inside, on), name_at(&mut inside, link.master));
     Ok(Inside { link, number, is_on_host, on, port_of, addresses, routes })
 }
