@@ -1,4 +1,5 @@
-//! Follows the nodes that own blocks of a shared subnet. The program that speaks to the store reports them line by line.
+//! Follows the nodes that own blocks of a shared subnet. The program that speaks to the store reports them line by
+//! line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Shares {
         &self.network
     }
 
-    /// Returns the known nodes, and a signal of their changes.
+    /// Returns the known nodes, and a signal of their changes. The signal also comes when the source fails.
     pub(super) fn subscribe(&self) -> (Shared, watch::Receiver<()>) {
         (self.shared.clone(), self.changed.subscribe())
     }

@@ -42,8 +42,8 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns why an ADD gets no address now or may get none soon, or `None` if all is well. A full subnet is not a
-    /// fault of this node.
+    /// Returns why an ADD gets no address now or may get none soon, or `None` if the node knows no reason. A full
+    /// subnet is not a fault of this node.
     fn trouble(&self, network: &Network) -> Option<Trouble> {
         let Outcome::Failed(err) = self else {
             let why = format!("the cluster has no free block of addresses for network {}", network.name);

@@ -33,7 +33,8 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
     session.judge(Exit::Files, "some pods' records can't be read", &view.problems)
 }
 
-/// Shows a pod, and runs the plugins' CHECK. It fails with [`Exit::Found`] if the pod has a fault.
+/// Shows a pod. It fails with [`Exit::Found`] if the pod has a fault. Otherwise it runs the plugins' CHECK, whose
+/// failure has its own exit status.
 pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) -> Result<(), Report> {
     let what = format!("pod {pod} is not as it should be");
     let sandbox = find(sandboxes, pod, &format!("can't examine pod {pod}"))?;

@@ -52,7 +52,8 @@ impl Action {
     }
 }
 
-/// Returns the outcome of a repair of a file, which is `None` if the file was gone.
+/// Returns the outcome of a repair of a file. It is [`Repair::Gone`] if `repaired` is `None`, because the file was
+/// gone.
 fn outcome(repaired: Option<()>) -> Repair {
     repaired.map_or(Repair::Gone, |()| Repair::Done)
 }

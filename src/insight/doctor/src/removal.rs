@@ -219,7 +219,8 @@ fn why_bridge_stays(host: &mut Netlink, link: &Link, others: &Others) -> Result<
     Ok(on_top.map(|other| format!("{} is made on top of it", other.name)))
 }
 
-/// Returns whether a plugin of the network names the link, as its bridge or as the master of its interfaces.
+/// Returns whether a plugin of the network names the link, as its bridge or as the master of its interfaces. A bridge
+/// without a name is the default one. Of a delegate the bridge counts, and its master does not.
 fn uses_link(list: &NetworkList, name: &str) -> bool {
     let is_master = list
         .plugins

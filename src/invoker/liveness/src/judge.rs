@@ -220,7 +220,8 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
     }
 }
 
-/// Returns the life that a lease proves, or `None` for a lease without a readable holder.
+/// Returns the living attachment that a lease proves, or `None` for a lease without a readable holder. A lease with a
+/// container ID alone proves one without a tag and an interface.
 fn life(network: &str, holder: &Holder, ip: IpAddr) -> Option<LivingAttachment> {
     match holder {
         Holder::Attachment(attachment) => {

@@ -48,7 +48,8 @@ impl<'c> Blocks<'c> {
         (from..to).map(|n| address(n << self.cluster.host_bits, self.range.start))
     }
 
-    /// Returns whether the owner of the block at `first` could give an address of the range to a pod.
+    /// Returns whether the owner of the block at `first` could give an address of the range to a pod. It could not if
+    /// the range and the block have no address in common, or the gateway alone.
     fn is_usable(&self, first: IpAddr) -> bool {
         let (start, end) = (self.range.start.max(first), self.range.end.min(self.cluster.last_of(first)));
         start <= end && !(start == end && start == self.range.gateway)

@@ -158,7 +158,8 @@ pub(crate) fn sandboxes(answer: &wire::ListPodSandboxResponse) -> Result<Vec<San
     Ok(all)
 }
 
-/// Reads the status of a sandbox. An address that is none is left out.
+/// Reads the status of a sandbox. An address that is none is left out, and missing metadata gives empty texts. Fails
+/// without a valid ID.
 pub(crate) fn sandbox(answer: wire::PodSandboxStatusResponse) -> Result<SandboxStatus, CriError> {
     let method = "PodSandboxStatus";
     let status = answer.status.unwrap_or_default();

@@ -120,7 +120,8 @@ pub(super) fn of_aliases(links: &[Link], told: &[Attached]) -> Vec<Attached> {
     found
 }
 
-/// Returns the tag at the beginning of an alias of cnimble.
+/// Returns the tag at the beginning of an alias of cnimble. Another program's alias gives its own text up to the first
+/// comma.
 fn tag(link: &Link) -> &str {
     link.alias.split(',').next().unwrap_or_default()
 }

@@ -40,7 +40,7 @@ pub(crate) fn join(
 }
 
 /// Returns whether the receiver itself refused the datagram, so that it has arrived. A rule can answer with the same
-/// error in its place, but is then among the drops.
+/// error in its place. It is among the drops only if it was traced in the host's namespace.
 fn is_refused_port(evidence: &Evidence, to: IpAddr) -> bool {
     evidence.drops.is_empty() && evidence.error == Some((to, "port unreachable"))
 }

@@ -135,7 +135,8 @@ impl Probe {
     }
 
     /// Recognizes the beginning of a packet that a rule of [`answer_conditions`](Self::answer_conditions) has matched.
-    /// So an error quotes the probe, although the kernel's message does not contain the quotation.
+    /// So an error quotes the probe, although the kernel's message does not contain the quotation. Without an IP header
+    /// the receiver is taken for the sender of the error.
     pub(crate) fn recognize_held(&self, transport: &[u8]) -> Option<Sighting> {
         if let Some(sighting) = self.recognize_transport(transport) {
             return Some(sighting);
@@ -174,7 +175,7 @@ impl Probe {
     }
 
     /// Recognizes a transport header of the probe's own protocol with the data after it. It returns `None` for a
-    /// foreign packet.
+    /// foreign packet, but takes any UDP datagram with the probe's ports in reverse for the answer.
     pub(crate) fn recognize_transport(&self, data: &[u8]) -> Option<Sighting> {
         match self.flow.protocol {
             Protocol::Icmp => {

@@ -69,7 +69,8 @@ impl Guest {
         *self.leaving.borrow()
     }
 
-    /// Waits until the connection is asked to end, or has been without a call for too long.
+    /// Waits until the connection is asked to end, or has been without a call for too long: for seconds before the
+    /// first call, and for minutes after it.
     pub(crate) async fn over(&self) {
         let mut leaving = self.leaving.subscribe();
         loop {

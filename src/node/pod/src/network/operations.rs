@@ -148,7 +148,7 @@ impl NetworkPlugin {
         })
     }
 
-    /// Returns the cache entries of the sandbox.
+    /// Returns the cache entries of the sandbox. An unreadable entry is skipped, with a warning.
     fn recorded(&self, pod: &PodNetwork) -> Result<Vec<Entry>, Error> {
         let cache = self.inner.options.invoker.cache();
         cache.list_of(&pod.sandbox_id).map_err(Error::from)

@@ -127,7 +127,8 @@ fn limit(dns: &mut Dns) {
     }
 }
 
-/// Reads a file as resolv.conf(5) says: the last `search` or `domain` counts, and so do the last options.
+/// Parses the text of a resolv.conf(5). The last `search` or `domain` line counts. Of several `options` lines only the
+/// last one counts, which the manual does not say.
 pub(super) fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {

@@ -9,8 +9,9 @@ use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::manifest::{Defaults, MAX_SIZE, Manifest, Origin, Parsed};
 use crate::watch::DirWatch;
 
-/// A watched directory of manifests, or one file. Leaves out files that begin with a dot, and subdirectories. A missing
-/// directory has no pods, and is reported. If the directory becomes unreadable, its pods stay.
+/// A watched directory of manifests, or one file. Leaves out files that begin with a dot. A subdirectory is not read,
+/// and is reported as an error. A missing directory has no pods, and is reported. If the directory becomes unreadable,
+/// its pods stay.
 #[derive(Debug, Clone)]
 pub struct Directory {
     pub path: PathBuf,
@@ -164,7 +165,8 @@ fn stamp(meta: &std::fs::Metadata) -> [i64; 7] {
     ]
 }
 
-/// Returns the files of a directory, sorted, or the file itself.
+/// Returns the entries of a directory that don't begin with a dot, sorted, or the file itself. Subdirectories are among
+/// them, and are refused later.
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     if std::fs::metadata(dir)?.is_file() {
         return Ok(vec![dir.to_owned()]);

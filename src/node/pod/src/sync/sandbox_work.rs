@@ -152,7 +152,8 @@ impl Work for SandboxWork {
     }
 }
 
-/// Returns the record without its large parts, because there may be thousands.
+/// Returns the record without its large parts, because there may be thousands. Network, addresses and the text of
+/// resolv.conf are empty. Of the configuration the pod, its UID and `host_network` stay.
 fn lean(sandbox: Sandbox) -> Sandbox {
     let config = SandboxConfig {
         host_network: sandbox.config.host_network,
