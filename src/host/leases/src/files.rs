@@ -247,7 +247,7 @@ pub fn remove(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     }
 }
 
-/// Fails if no file can be written in `dir`. Leaves nothing.
+/// Fails if no file can be written in `dir`. It writes a few bytes, so a full disk counts. Leaves nothing.
 pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<()> {
     let file = match openat(dir, ".", OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC, MODE) {
         Ok(file) => file,

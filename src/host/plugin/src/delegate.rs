@@ -124,7 +124,8 @@ pub fn call(call: &Call, name: &str, command: Command) -> Result<(), Error> {
     match resolve(call, name)? {
         Delegate::Here(plugin) => super::run(plugin, call, command),
         Delegate::File(path) => match Execution::new(call, path, command).run() {
-            // A plugin from before 1.1.0 does not know the verb. All other variables are set, so code 4 proves this.
+            // A plugin from before 1.1.0 does not know the verb. GC and STATUS need CNI_PATH only, which is set, so
+            // code 4 proves this.
             Err((err, _)) if is_new(command) && err.code == Code::INVALID_ENVIRONMENT => Ok(()),
             // whereabouts answers so to each CHECK. Its addresses are checked on the interface.
             Err((err, _)) if command == Command::Check && err.msg.ends_with("is not implemented") => Ok(()),

@@ -236,7 +236,8 @@ fn stdin_error(why: &str) -> Error {
     Error::new(Code::IO, format!("reading the configuration from stdin: {why}"))
 }
 
-/// Reads the configuration. Fails with code 11 if a termination signal comes first.
+/// Reads the configuration. Fails with code 11 if a termination signal interrupts a read, and with code 5 if stdin
+/// can't be read or has more than [`STDIN_LIMIT`] bytes.
 fn read_stdin() -> Result<Vec<u8>, Error> {
     let mut stdin = std::io::stdin().lock();
     let mut config = Vec::with_capacity(4096);

@@ -65,7 +65,7 @@ pub struct Fault {
     pub item: Item,
 }
 
-/// An item of the wanted state. It is the call in the code of a plugin that names it.
+/// An item of the wanted state. It is the place in the code that names it, in a plugin or in what plugins share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item(&'static str, u32);
 
@@ -155,8 +155,8 @@ impl Call {
         !matches!(self.wanted.aim, Aim::NoteHost | Aim::RepairHost)
     }
 
-    /// Opens a socket in the namespace `netns` for CHECK. The examination of many pods reads no list of a length that one
-    /// of them chooses.
+    /// Opens a socket in the namespace `netns` for CHECK. The examination of many pods reads no list of a length that
+    /// one of them chooses.
     ///
     /// # Errors
     /// Fails if the kernel refuses a socket.

@@ -30,7 +30,8 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Returns the name of a command: `iptables-restore`, `ip6tables-legacy-save` and so on.
+    /// Returns the name of a command: `iptables-restore`, `ip6tables-legacy-save` and so on. The nf_tables variant has
+    /// the plain name, and `iptables-nft-…` if the plain command is the legacy one.
     pub(super) fn command(self, family: Family, action: &str) -> String {
         let usual = command::tool(family, action);
         match self {

@@ -249,8 +249,8 @@ impl Share {
         (self.epoch, self.revision)
     }
 
-    /// Begins another epoch, and forgets what the store had in the former one. Owned addresses stay. Does nothing in
-    /// the same epoch.
+    /// Begins another epoch, and forgets what the store had in the former one: its revision, the other boots, the nodes
+    /// that vanished, and what was announced. Owned addresses stay. Does nothing in the same epoch, and writes no file.
     pub fn enter(&mut self, epoch: u64) {
         if self.epoch != epoch {
             (self.epoch, self.revision) = (epoch, 0);

@@ -8,9 +8,9 @@
 //! | `last_reserved_ip.N` | the address that was given last from range set N | 0600 |
 //! | `lock` | nothing; `flock(2)` | 0750 |
 //!
-//! [`Directory`] reads, [`Store`] holds the lock (`locking`) and writes. One lock spans a
-//! whole verb, so ADD writes exactly its decision. [`Directory::leases`] reads every lease once. For one container among
-//! many, [`Directory::leases_of`] asks the [`index`].
+//! [`Directory`] reads, [`Store`] holds the lock (`locking`) and writes. One lock spans a whole verb, so ADD writes
+//! exactly its decision. [`Directory::leases`] reads every lease once. For one container among many,
+//! [`Directory::leases_of`] asks the [`index`].
 
 mod directory;
 mod error;
@@ -73,7 +73,7 @@ impl Store {
     }
 
     /// Removes the index if few leases remain of `leases` without `removed` ones. Otherwise an outdated index would
-    /// stay.
+    /// stay. `leases` must be all leases of the directory.
     pub fn forget_index(&self, leases: &Leases, removed: usize) {
         if leases.has_index && leases.list.len().saturating_sub(removed) < index::MANY {
             index::discard(self.fd());

@@ -46,9 +46,9 @@ impl Leases {
         self.index.is_none()
     }
 
-    /// Takes out the errors of unreadable leases that matter to the caller. One bad block must not stop every pod of
-    /// the node. So a file that the disk can't read (EIO) matters only if `concerns` says so. A lack of memory or
-    /// descriptors may have hidden any lease.
+    /// Takes out the errors of all unreadable leases, and returns those that matter to the caller. One bad block must
+    /// not stop every pod of the node. So a file that the disk can't read (EIO) matters only if `concerns` says so. A
+    /// lack of memory or descriptors may have hidden any lease.
     pub fn hidden(&mut self, concerns: impl Fn(IpAddr) -> bool) -> Vec<StoreError> {
         let unread = std::mem::take(&mut self.unread).into_iter();
         unread.filter(|(ip, err)| !err.is_bad_block() || concerns(*ip)).map(|(_, err)| err).collect()

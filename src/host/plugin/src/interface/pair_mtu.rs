@@ -19,7 +19,8 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// Reads `mtu`, and with `mtuAuto` the `overhead`. Fails with code 7 for an MTU that no pair can have, and for both.
+    /// Reads `mtu`, and with `mtuAuto` the `overhead`. Fails with code 7 for an MTU that no pair can have, and for
+    /// both.
     pub fn read(mtu: i64, overhead: Option<u32>) -> Result<Self, Error> {
         match (super::mtu(mtu)?, overhead) {
             (Some(_), Some(_)) => Err(Error::config("mtu, mtuAuto: they exclude each other")),
@@ -28,7 +29,8 @@ impl Mtu {
         }
     }
 
-    /// Returns the MTU for a new pair. Without a default route, pods reach only this host: the kernel's default is right.
+    /// Returns the MTU for a new pair. Without a default route, pods reach only this host: the kernel's default is
+    /// right.
     pub fn of_new(self, host: &mut Netlink) -> Result<Option<u32>, Error> {
         let mtu = self.now(host)?;
         if mtu.is_none() && matches!(self, Mtu::Auto(_)) {
@@ -71,8 +73,8 @@ impl Mtu {
     /// Verifies that both ends of the pair follow the uplink, and has them repaired if that is the aim. Only an
     /// examination does: a caller of CHECK may end all pods after a change. A pod's smaller MTU is its own wish.
     ///
-    /// Returns the MTU that they follow. Returns `None` for a fixed MTU, outside an examination, and without a default
-    /// route. Without a proven host's `end` the pair stays as it is.
+    /// Returns the MTU that they should follow. Returns `None` for a fixed MTU, outside an examination, and without a
+    /// default route. Without a proven host's `end` the pair stays as it is.
     ///
     /// During a repair the ends differ for a moment, and the end with the smaller MTU drops larger frames without a
     /// message. So the pod's end is the first. Then the host still answers packets that are too large for the uplink.

@@ -21,8 +21,8 @@ pub fn is_another(call: &Call, link: &Link) -> bool {
     find_told(call, link).is_some_and(|told| check::same_mac(link, told).is_err())
 }
 
-/// Returns the pod's interface in prevResult, if its MAC is evidence about `link`. For some kinds it is none, because
-/// such a link has its master's MAC, also after a change.
+/// Returns the entry of prevResult with the name CNI_IFNAME in a sandbox, if its MAC is evidence about `link`. It is
+/// none for ipvlan, vlan, and macvlan in mode passthru: such a link has its master's MAC, also after a change.
 pub(super) fn find_told<'c>(call: &'c Call, link: &Link) -> Option<&'c Interface> {
     let follows = match link.settings {
         Some(Kind::Macvlan(macvlan)) => macvlan.mode == MacvlanMode::Passthru,

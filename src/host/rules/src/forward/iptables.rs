@@ -172,7 +172,8 @@ fn add_by_command(
     })
 }
 
-/// Adds the bridge's policy in the families in which iptables has policies already.
+/// Adds the bridge's policy in the families in which iptables has policies already. With the policy `open` it removes
+/// the bridge's rules where there are some.
 pub(super) fn add_policy(nft: &mut Nft, forward: &Forward) -> Result<Applied, Error> {
     let mut undo = Applied::default();
     for family in xtables::FAMILIES {

@@ -112,7 +112,8 @@ pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Erro
     Ok(usual.max(way_in(nft, family, Variant::Legacy, pods)?))
 }
 
-/// Returns what `FORWARD` of one variant does with pods' packets. A missing chain or table lets them pass.
+/// Returns what `FORWARD` of one variant does with pods' packets. A missing chain or table lets them pass. The usual
+/// variant is read as nf_tables, even if the command is the legacy one.
 pub(super) fn way_in(nft: &mut Nft, family: Family, variant: Variant, pods: Pods) -> Result<Way, Error> {
     let table = filter(family);
     if variant != Variant::Legacy {

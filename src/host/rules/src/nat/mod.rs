@@ -115,8 +115,8 @@ pub struct Decision {
     pub variant: Variant,
     pub family: Family,
     pub chain: String,
-    /// The rule's handle, or in the legacy variant its number in the chain. 0 is the chain as a whole, which has too
-    /// many rules to be read.
+    /// The rule's handle, or in the legacy variant its number in the chain. 0 is the chain as a whole: it has too many
+    /// rules to be read, or the walk has read too many chains already.
     pub number: u64,
     pub comment: String,
     pub effect: Effect,

@@ -78,7 +78,8 @@ fn mark(link: &str) -> cnimble_netlink::Result<bool> {
     }
 }
 
-/// Switches it off if the value is ours, and returns whether it was. A link that has gone is no error.
+/// Switches it off if the value is ours, and returns whether it was. A link that is missing at the look is no error.
+/// One that goes before the write is.
 pub(super) fn close(link: &str) -> cnimble_netlink::Result<bool> {
     if is_ours(link)? { sysctl::write(&key(link), OFF).map(|()| true) } else { Ok(false) }
 }
@@ -150,6 +151,7 @@ fn key(link: &str) -> String {
     format!("net/ipv4/conf/{link}/route_localnet")
 }
 
+/// Reads the sysctl, without the line's end. A missing link is an error (ENOENT).
 fn value(link: &str) -> cnimble_netlink::Result<String> {
     sysctl::read(&key(link))
 }

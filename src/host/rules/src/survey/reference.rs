@@ -258,7 +258,7 @@ fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the addresses that a rule compares with.
+/// Returns the constants of a rule that have the length of an address of the family.
 fn addresses(rule: &Rule, family: Family) -> Vec<IpAddr> {
     rule.constants().filter_map(|bytes| address(bytes, family)).collect()
 }

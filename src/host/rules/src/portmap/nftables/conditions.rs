@@ -25,7 +25,7 @@ pub(super) fn hash(conditions: &[String]) -> Option<String> {
     (!text.is_empty()).then(|| hash16(&text))
 }
 
-/// Joins the conditions with single spaces. Empty ones don't count.
+/// Joins the trimmed conditions with single spaces. Blank ones don't count.
 fn text(conditions: &[String]) -> String {
     let words: Vec<&str> =
         conditions.iter().map(|word| word.trim()).filter(|word| !word.is_empty()).collect();

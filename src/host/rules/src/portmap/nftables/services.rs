@@ -73,7 +73,7 @@ pub(in crate::portmap) fn links() -> Result<BTreeSet<u32>> {
     indexes_of(&mut Netlink::open()?, &LINKS)
 }
 
-/// Brings the sets up to date. Does nothing if the host has no port mappings.
+/// Brings the sets up to date. Does nothing if nf_tables has no chain of port mappings.
 pub(in crate::portmap) fn refresh(nft: &mut Nft) -> Result<()> {
     if !nft.has_chain(Portmap::TABLE.chain(PREROUTING))? {
         return Ok(());
@@ -81,7 +81,8 @@ pub(in crate::portmap) fn refresh(nft: &mut Nft) -> Result<()> {
     keep_off(nft, &local()?)
 }
 
-/// Makes the sets contain exactly these addresses, and adds missing rules over them. The part must exist.
+/// Makes the sets contain exactly these addresses, and adds missing rules over them, except to a chain without any
+/// rule. Without addresses the sets are emptied and stay, and no set is made. The part must exist.
 pub(super) fn keep_off(nft: &mut Nft, services: &BTreeSet<IpAddr>) -> Result<()> {
     for family in [V4, V6] {
         let of_family =
