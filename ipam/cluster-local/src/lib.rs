@@ -106,6 +106,7 @@ impl Plugin for ClusterLocal {
         HOST_LOCAL.checks_prev_result()
     }
 
+    // host-local reads the prevResult from `call`.
     fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
         host_local::check(call, &Cluster::read(&call.config, &call.args()?)?.base)
     }

@@ -19,7 +19,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.trim_end_matches('.').split('.').all(is_label)
 }
 
-/// Returns true if the text can be the part of a name between two dots.
+/// Returns true if the text can be the part of a name between two dots: letters, digits, hyphens and underscores.
 fn is_label(label: &str) -> bool {
     (1..=LONGEST_LABEL).contains(&label.len())
         && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))

@@ -75,7 +75,8 @@ impl Attached<'_> {
     }
 
     /// Verifies the bridge and its uplink. A repair makes a deleted bridge again with the MAC that the pods know, and
-    /// makes the proven host's `end` its port. Without a proven end no port joins it.
+    /// makes the proven host's `end` its port. Without a proven end, no port of the pod joins it.
+    /// The uplink still does.
     ///
     /// Returns the bridge as it is afterwards. Fails with code 103 if there still is none.
     fn bridge(&self, cx: &mut Context<'_>, end: Option<&Link>) -> Result<Link, Error> {
@@ -274,7 +275,8 @@ fn pass_frames(cx: &mut Context<'_>, end: &Link) -> Result<(), Error> {
     Ok(cx.host.execute_all(requests)?)
 }
 
-/// Makes the port receive nothing itself, and ignore router advertisements ([`check_closed`]).
+/// Makes the port receive nothing itself (`group_fwd_mask`), and ignore router advertisements (`accept_ra` 0). See
+/// [`check_closed`].
 fn close_port(cx: &mut Context<'_>, end: &Link) -> Result<(), Error> {
     let port = port_now(cx, end)?;
     host::ignore_router_advertisements_on_new(&port)?;

@@ -56,7 +56,8 @@ pub(crate) fn find_dependent(host: &mut Netlink, link: &Link) -> Result<Option<D
     }
 }
 
-/// Finds an address, a route, a nexthop object, a routing rule or a used neighbour entry of the host on the link.
+/// Finds an address, a route, a nexthop object, a routing rule or a used neighbour entry of the host on the link. An
+/// entry of a host counts also if it is stale. Failed ones and stale routers don't count.
 /// Addresses and routes that the kernel makes for each link do not count.
 fn find_in_kernel(host: &mut Netlink, link: &Link) -> Result<Option<Dependent>, Error> {
     let mut addrs = host.addrs(link.index)?.into_iter();

@@ -20,8 +20,9 @@ pub(crate) fn alias(config: &Config) -> &'static str {
     }
 }
 
-/// Returns true if cnimble made the bridge without an uplink, and nobody has changed its alias since. No other host is
-/// on such a bridge. A bridge with an uplink is not among them ([`has_uplink`]).
+/// Returns true if cnimble made the bridge without an uplink, and nobody has changed its alias since. Other hosts are
+/// on such a bridge only if an administrator has added a port that leads to them. A bridge with an uplink is not among
+/// them ([`has_uplink`]).
 pub(crate) fn is_ours(bridge: &Link) -> bool {
     [OURS, OURS_REMOVABLE].contains(&bridge.alias.as_str())
 }

@@ -19,7 +19,8 @@ use crate::context::Context;
 /// - Any other MAC gets none, and the function does nothing. Its learned entry can move to another interface of a bond
 ///   or with a migrated machine.
 ///
-/// Fails with code 102 if another pod, the bridge or one of its ports has the MAC.
+/// Fails with code 102 if the bridge, one of its ports or another pod has the MAC. Without a requested MAC, only a
+/// pod's sticky entry counts.
 pub(crate) fn hold_mac(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Mac) -> Result<(), Error> {
     let (config, host) = (cx.config, &mut cx.host);
     let evidence = match config.requested_mac(cx.call)? {
@@ -54,7 +55,7 @@ pub(crate) fn hold_mac(cx: &mut Context<'_>, bridge: &Link, port: &Link, mac: Ma
                 .details(format!("hint: `bridge fdb show br {}` tells which port has which", bridge.name)));
         }
     }
-    // This replaces a learned entry, which may come from a forged frame.
+    // This replaces an entry that proves nothing, such as a learned one, which may come from a forged frame.
     Ok(host.execute(fdb::replace(&entry))?)
 }
 

@@ -139,7 +139,7 @@ fn is_in<'l>(host: &mut Netlink, vlan: u16, ports: impl Iterator<Item = &'l Link
 }
 
 /// Returns true if nothing but pods needs the link. It then has only the gateways and link-local addresses of IPv6, and
-/// no VLAN or other link is on top of it.
+/// no VLAN or other link of the host's namespace is on top of it. Links in other namespaces are not seen.
 fn is_plain(host: &mut Netlink, link: &Link, gateways: &[IpNetwork]) -> netlink::Result<bool> {
     for addr in host.addrs(link.index)? {
         let is_own = match addr.net {

@@ -165,9 +165,9 @@ fn create(cx: &mut Context<'_>, bridge: &Link, vlan: u16, name: &str) -> Result<
     complete(cx, bridge, vlan, &port, name)
 }
 
-/// Completes a new veth pair: both ends are up and ignore router advertisements, the port is in the VLAN, and the alias
-/// comes last. Returns the gateway interface with that alias. The undo removes the pair unless a concurrent ADD has
-/// made it permanent.
+/// Completes a veth pair that is new, or that a killed ADD has left unfinished: both ends are up and ignore router
+/// advertisements, the port is in the VLAN, and the alias comes last. Returns the gateway interface with that alias.
+/// The undo removes the pair unless a concurrent ADD has made it permanent.
 fn complete(cx: &mut Context<'_>, bridge: &Link, vlan: u16, port: &Link, name: &str) -> Result<Link, Error> {
     let alias = fresh(vlan, cx.call);
     let (index, port_name, made, own) = (port.index, port.name.clone(), name.to_owned(), alias.clone());

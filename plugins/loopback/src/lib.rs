@@ -17,6 +17,7 @@ impl Plugin for Loopback {
         "loopback"
     }
 
+    // It makes no interface: every namespace has its own loopback.
     fn role(&self) -> Role {
         Role::Helper
     }

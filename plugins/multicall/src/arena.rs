@@ -63,8 +63,9 @@ fn piece_size(size: usize, align: usize) -> usize {
 }
 
 impl Marks {
-    /// Takes a freed piece of the class, or a new one after `used`. Returns its offset and how many of its bytes may be
-    /// other than zero. `None` if it does not fit, or if its alignment is larger than that of the block.
+    /// Takes a freed piece of the class, or a new one after `used`. Returns its offset, and how many bytes from there
+    /// on may be other than zero. That number may exceed the size of the piece. `None` if it does not fit, or if its
+    /// alignment is larger than that of the block.
     fn claim<const SIZE: usize>(&mut self, arena: &Arena<SIZE>, layout: Layout) -> Option<(usize, usize)> {
         let mut size = layout.size();
         if let Some((index, bytes)) = class(size).filter(|_| layout.align() <= ALIGN) {

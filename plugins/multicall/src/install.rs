@@ -272,8 +272,7 @@ fn link(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// [`CLUSTER`] beside this program.
-/// The beginning of the name of a file that is not complete yet.
+/// Reads the program [`CLUSTER`] beside this one. Returns `None` if there is none.
 fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let path = fs::read_link(own).map_err(doing("reading", own))?.with_file_name(CLUSTER);
     fs::read(&path).if_present().map_err(doing("reading", &path))

@@ -74,7 +74,7 @@ fn by_command(call: &Call, config: &Config, context: &str) -> Result<(), Error> 
         command.arg("multi_queue");
     }
     let output = command.stdin(Stdio::null()).output();
-    // The context must not apply to later programs. Executing one does not reset it.
+    // The context must not apply to later programs. A child that executes one resets only its own copy.
     let _ = std::fs::write(NEXT_CONTEXT, "");
     let output = output.map_err(|err| {
         command_failed(&format!("{err}; hint: install iproute2, or leave selinuxContext out"))

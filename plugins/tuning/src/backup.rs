@@ -20,7 +20,7 @@ use crate::settings::Settings;
 /// The largest file that is read, in bytes.
 const LIMIT: usize = 64 << 10;
 
-/// The content of the file. A setting that ADD does not change is missing.
+/// The content of the file. A setting that is not configured is missing.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Backup {
@@ -186,7 +186,7 @@ pub(crate) fn gc(dir: &Path, network: &str, valid: &[Attachment]) -> Result<(), 
     outcome
 }
 
-/// Fails with code 5 if ADD could not make a file in the directory, or a missing directory in the one above it.
+/// Fails with code 5 if this process may not write to the directory, or to the nearest existing one above it.
 pub(crate) fn usable(dir: &Path) -> Result<(), Error> {
     // The first ADD makes missing directories, so the nearest existing one counts.
     let existing = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists()).unwrap_or(dir);

@@ -210,7 +210,7 @@ fn check_sysctl(sysctl: &Sysctl) -> Result<(), Error> {
 }
 
 /// Writes the backup, and then changes each setting that differs, with its undo. The backup also has settings that do
-/// not differ.
+/// not differ. It is written without any setting, too, so the caller asks first whether there are some.
 fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let now = inside.link(&call.ifname)?;

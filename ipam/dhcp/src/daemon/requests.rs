@@ -63,7 +63,8 @@ impl Daemon {
         Ok(None)
     }
 
-    /// Returns the lease, or [`Reply::Nothing`] without one. A lease whose pod could not be examined yet counts.
+    /// Returns the lease. Without a valid one it returns an error with code 103 if there is a client, or else
+    /// [`Reply::Nothing`]. A lease whose pod could not be examined yet counts.
     fn check(&self, key: &str, now: u64) -> Reply {
         if let Some(pod) = self.pods.get(key) {
             return pod.checked(now).map_or_else(Reply::from, Reply::Lease);

@@ -183,7 +183,8 @@ fn replace(path: &Path) -> io::Result<Option<Store>> {
 /// Leaves the session and the directory of the plugin and its runtime, and closes all descriptors but the standard
 /// ones. So it must run before the daemon opens anything.
 fn leave_home() {
-    // This cannot fail, because a forked process leads no process group.
+    // This cannot fail if a plugin has started the daemon. Started from a shell, the daemon may lead its process group,
+    // and then it stays in its session.
     let _ = nix::unistd::setsid();
     let _ = nix::unistd::chdir("/");
     // SAFETY: this process uses only the standard descriptors, and close_range(2) takes numbers.

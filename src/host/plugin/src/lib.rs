@@ -152,7 +152,7 @@ pub trait Plugin: Sync {
 /// # Errors
 /// Returns the error of the verb.
 ///
-/// CHECK without a prevResult fails with code 7, unless the plugin compares nothing with it
+/// CHECK without a prevResult fails with code 7, unless the plugin can do without one
 /// ([`Plugin::checks_prev_result`]). GC without a list of valid attachments does nothing.
 pub fn run(plugin: &dyn Plugin, call: &Call, command: Command) -> Result<(), Error> {
     let config = &call.config;
