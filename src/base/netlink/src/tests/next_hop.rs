@@ -74,6 +74,13 @@ fn a_look_up_tells_whose_an_address_is() {
         let mut netlink = Netlink::open().unwrap();
         let index = host(&mut netlink);
         let mut towards = |ip: &str| netlink.route_towards(ip.parse().unwrap()).unwrap();
+        // A worker of the kernel adds the local route of an IPv6 address.
+        for _ in 0..1000 {
+            if towards("fd00::2").is_some_and(|found| found.is_own()) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         for own in ["10.0.0.2", "fd00::2", "127.0.0.1"] {
             let found = towards(own).unwrap();
             assert!(found.is_own() && !found.is_on_link(), "{own}: {found:?}");
