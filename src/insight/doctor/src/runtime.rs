@@ -138,7 +138,7 @@ impl Look<'_> {
                     "the sandbox is Ready, and without a lease: {}; another pod may get it",
                     joined(&unleased)
                 );
-                let remedy = "delete the pod before another gets its address";
+                let remedy = "host-state puts it back; else delete the pod before another gets its address";
                 let found = finding(Kind::SandboxWithoutLease, sandbox, &[known], why, remedy);
                 compared.findings.push(found);
             }
