@@ -172,7 +172,7 @@ impl Place {
     /// that contains the name. False for anything but a regular file. Fails if the path is missing.
     fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
         if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
-            return Ok(is_link(path));
+            return Ok(is_former_link(path));
         }
         let bytes = fs::read(path).map_err(doing("reading", path))?;
         let ours = bytes.starts_with(b"\x7fELF") && bytes.windows(7).any(|seven| seven == b"cnimble");
@@ -258,12 +258,12 @@ fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<(
 }
 
 /// Whether this is the link that [`link`] makes.
-fn is_link(path: &Path) -> bool {
+fn is_former_link(path: &Path) -> bool {
     path.ends_with(FORMER) && fs::read_link(path).is_ok_and(|to| to == Path::new(CLUSTER))
 }
 
 /// Puts the link [`FORMER`] at `path`, in one step.
-fn link(path: &Path) -> Result<(), Failure> {
+fn link_former(path: &Path) -> Result<(), Failure> {
     let new = unfinished(path);
     let linked = symlink(CLUSTER, &new).and_then(|()| fs::rename(&new, path));
     linked.map_err(|err| {
@@ -300,7 +300,8 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     let of_plugins = digest(&program);
     installed.extend(plugins.iter().map(|path| line(&of_plugins, path)));
     if let Some(cluster) = &cluster {
-        installed.extend(beside.iter().map(|path| line(&digest(cluster), path)));
+        let of_cluster = digest(cluster);
+        installed.extend(beside.iter().map(|path| line(&of_cluster, path)));
     }
     let manifest: String = installed.iter().map(|line| format!("{line}\n")).collect();
     write(&place.manifest(), manifest.as_bytes(), 0o644)?;
@@ -310,7 +311,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     let [store, former] = &beside;
     if let Some(cluster) = &cluster {
         write(store, cluster, 0o755)?;
-        link(former)?;
+        link_former(former)?;
         say(&format!("install {}", store.display()));
     } else {
         for path in &beside {
@@ -346,7 +347,7 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
     let mut left = false;
     for name in names.collect::<BTreeSet<_>>() {
         let (path, kept) = (place.dir.join(name), place.keep.join(name));
-        if is_link(&kept) {
+        if is_former_link(&kept) {
             // An earlier build took it for another's.
             fs::remove_file(&kept).map_err(doing("removing", &kept))?;
         }
