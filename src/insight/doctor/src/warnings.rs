@@ -64,14 +64,9 @@ struct Needs {
 }
 
 impl Needs {
-    /// Whether pods have an address of the family.
-    fn has(&self, ipv4: bool) -> bool {
-        if ipv4 { self.ipv4 } else { self.ipv6 }
-    }
-
-    /// Whether packets of these pods pass through the chain.
+    /// Returns whether packets of these pods pass through the chain.
     fn meet(&self, chain: &ForwardChain) -> bool {
-        [true, false].into_iter().any(|ipv4| chain.meets(ipv4) && self.has(ipv4))
+        self.ipv4 && chain.meets(true) || self.ipv6 && chain.meets(false)
     }
 }
 
