@@ -49,16 +49,19 @@ const CHAINS: [(&str, &str); 14] = [
 /// iptables-nft keeps its rules in tables of these names.
 const IPTABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
 
-/// Returns the program that surely or probably made the rules of this chain, for people.
-pub fn maker(family: Family, table: &str, chain: &str) -> &'static str {
+/// Returns who made the rules of this chain, for people. Only names tell: anybody can make a table or a chain of such a
+/// name, so the text says that it judges by the name.
+pub fn maker(family: Family, table: &str, chain: &str) -> String {
     if let Some((_, maker)) = MAKERS.iter().find(|(name, _)| table.starts_with(name)) {
-        return maker;
+        return format!("{maker}, judging by the table's name");
     }
     if xtables::FAMILIES.contains(&family) && IPTABLES.contains(&table) {
-        let known = CHAINS.iter().find(|(name, _)| chain.starts_with(name));
-        return known.map_or("iptables, by an administrator or a program", |(_, maker)| maker);
+        return match CHAINS.iter().find(|(name, _)| chain.starts_with(name)) {
+            Some((_, maker)) => format!("{maker}, judging by the chain's name"),
+            None => "an administrator or a program, by iptables".to_owned(),
+        };
     }
-    "an administrator or another program"
+    "an administrator or another program".to_owned()
 }
 
 /// Returns a rule as the `nft` command prints it. `None` without that command, or if the rule has gone.
@@ -158,11 +161,15 @@ mod tests {
 
     #[test]
     fn makers_are_told_apart() {
-        assert_eq!(maker(Family::Inet, "cnimble", "forward"), "cnimble");
-        assert_eq!(maker(Family::Inet, "cnimble-node", "masquerade"), "cnimble node");
-        assert_eq!(maker(Family::Inet, "firewalld", "filter_FORWARD"), "firewalld");
-        assert_eq!(maker(Family::Ipv4, "filter", "DOCKER-USER"), "Docker");
-        assert_eq!(maker(Family::Ipv4, "filter", "FORWARD"), "iptables, by an administrator or a program");
+        assert_eq!(maker(Family::Inet, "cnimble", "forward"), "cnimble, judging by the table's name");
+        assert_eq!(
+            maker(Family::Inet, "cnimble-node", "masquerade"),
+            "cnimble node, judging by the table's name"
+        );
+        let firewalld = maker(Family::Inet, "firewalld", "filter_FORWARD");
+        assert_eq!(firewalld, "firewalld, judging by the table's name");
+        assert_eq!(maker(Family::Ipv4, "filter", "DOCKER-USER"), "Docker, judging by the chain's name");
+        assert_eq!(maker(Family::Ipv4, "filter", "FORWARD"), "an administrator or a program, by iptables");
         assert_eq!(maker(Family::Inet, "own", "DOCKER"), "an administrator or another program");
     }
 

@@ -154,6 +154,6 @@ fn a_rule_for_a_published_port_is_named() {
     node.host.shell("iptables-nft -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER");
     node.host.shell("iptables-nft -t nat -A DOCKER -p tcp --dport 8001 -j DNAT --to-destination 10.7.0.1:80");
     let told = notes(&site);
-    let says = "made by Docker, may lead what comes for published ports of net to another address";
+    let says = "(made by Docker, judging by the chain's name) may lead what comes for published ports of net to another address";
     assert!(told.len() == 1 && told[0].contains(says), "{told:?}");
 }

@@ -153,12 +153,12 @@ impl fmt::Display for Decision {
 impl Decision {
     /// Returns a sentence about what the rule may do to packets of this traffic. `packets` names them for people.
     pub fn consequence(&self, traffic: &Traffic, packets: &str) -> String {
-        let rule = format!("{self}, probably made by {}", whose::maker(self.family, "nat", &self.chain));
+        let rule = format!("{self} (made by {})", whose::maker(self.family, "nat", &self.chain));
         match (&self.effect, traffic.gets_a_source()) {
-            (Effect::Exempts(_), true) => format!("{rule}, may exempt {packets} from masquerading"),
-            (Effect::Exempts(_), false) => format!("{rule}, may leave {packets} with the host"),
-            (Effect::Translates(_), true) => format!("{rule}, may give {packets} another source"),
-            (Effect::Translates(_), false) => format!("{rule}, may lead {packets} to another address"),
+            (Effect::Exempts(_), true) => format!("{rule} may exempt {packets} from masquerading"),
+            (Effect::Exempts(_), false) => format!("{rule} may leave {packets} with the host"),
+            (Effect::Translates(_), true) => format!("{rule} may give {packets} another source"),
+            (Effect::Translates(_), false) => format!("{rule} may lead {packets} to another address"),
         }
     }
 
