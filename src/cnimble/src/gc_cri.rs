@@ -55,6 +55,7 @@ pub(super) async fn gc(
     } else {
         None
     };
+    diagnosis.unchecked.iter().for_each(|unread| log::warn!("not looked at: {unread}"));
     let findings = finding::items(&mut diagnosis, repairs);
     let (cleaned_up, failed) = (count(&findings, Outcome::Repaired), count(&findings, Outcome::Failed));
     // The look before a removal can find a doubt, too.
@@ -89,7 +90,7 @@ async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagno
         first.findings.retain(|finding| {
             second.findings.iter().any(|again| again.doubt.is_none() && again.is_again(finding))
         });
-        (first.living, first.blind) = (second.living, second.blind);
+        (first.living, first.blind, first.unchecked) = (second.living, second.blind, second.unchecked);
     }
     Ok((first, left))
 }

@@ -94,7 +94,13 @@ impl Show {
         )?;
         let addrs = event.about.addresses.iter().filter_map(|address| address.parse().ok()).collect();
         let ports: &[PortMapping] = if event.what == What::Add { &event.about.ports } else { &[] };
-        cnimble_doctor::shadowed(ports, addrs).iter().try_for_each(|text| self.warning(event, text))
+        match cnimble_doctor::shadowed(ports, addrs) {
+            Ok(texts) => texts.iter().try_for_each(|text| self.warning(event, text)),
+            Err(err) => {
+                log::warn!("processes that listen on the pod's published ports were not looked at: {err}");
+                Ok(())
+            }
+        }
     }
 
     /// Prints a warning with the attachment of the event. `text` says which process listens on a published port, and

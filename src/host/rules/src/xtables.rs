@@ -178,13 +178,27 @@ pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>
     if !has_legacy(family, table) {
         return Ok(None);
     }
-    let save = legacy_command(family, "save");
-    if command::find(&save).is_none() {
-        let names = legacy_names(family);
-        log::warn!("{names} lists a table {table}, but {save} is not installed: it can't be looked into");
+    if let Some(why) = unreadable_legacy_table(family, table) {
+        log::warn!("{why}");
         return Ok(None);
     }
-    command::run(&save, &["-t", table], "").map(Some)
+    command::run(&legacy_command(family, "save"), &["-t", table], "").map(Some)
+}
+
+/// Returns why a legacy table can't be read, although this namespace has it: the command that prints it is not
+/// installed. `None` if it can be read, and without such a table.
+pub(super) fn unreadable_legacy_table(family: Family, table: &str) -> Option<String> {
+    let save = legacy_command(family, "save");
+    // The command of the nf_tables variant prints other tables.
+    let is_readable = command::find(&save).is_some() && !is_nf_tables(&save);
+    if is_readable || !has_legacy(family, table) {
+        return None;
+    }
+    let names = legacy_names(family);
+    Some(format!(
+        "{names} lists a table {table}, but no command of the legacy variant of iptables is installed: it can't be \
+         looked into"
+    ))
 }
 
 /// Returns the line that deletes a rule, of a saved line `-A CHAIN …`.

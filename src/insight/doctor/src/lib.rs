@@ -31,6 +31,7 @@ use cnimble_liveness::cache_entries::Known;
 use cnimble_liveness::{Evidence, Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::{Item, Plugin};
+use cnimble_rules::survey::unreadable_legacy_tables;
 use cnimble_runtime::Invoker;
 
 pub use attachments::Compared;
@@ -190,7 +191,7 @@ pub struct Diagnosis {
     pub living: usize,
     /// Why some namespaces could not be read. Then most orphans are in doubt.
     pub blind: Vec<String>,
-    /// Parts of living attachments that were not compared.
+    /// Parts of the node that were not looked at, and parts of living attachments that were not compared.
     pub unchecked: Vec<String>,
     /// Conditions of the host that stop pods, or will.
     pub warnings: Vec<String>,
@@ -233,8 +234,12 @@ impl Doctor<'_> {
         }
         findings.sort_by_key(|finding| finding.kind);
         let (living, blind) = (sight.node.attachments(), sight.node.blind.clone());
-        let (warnings, pods) = (warnings::warnings(&sight.node), runtime::pods(&sight.node));
-        let (stopped, notes) = (stations::look(&sight.node, &findings), nat::notes(&sight.node));
+        unchecked.extend(sight.node.leases.stores().flat_map(|network| network.unread.clone()));
+        unchecked.extend(unreadable_legacy_tables());
+        let warnings = warnings::warnings(&sight.node, &mut unchecked);
+        let stopped = stations::look(&sight.node, &findings, &mut unchecked);
+        let notes = nat::notes(&sight.node, &mut unchecked);
+        let pods = runtime::pods(&sight.node);
         Ok(Diagnosis { findings, living, blind, unchecked, warnings, notes, stopped, pods })
     }
 
@@ -245,8 +250,11 @@ impl Doctor<'_> {
         findings.retain(|finding| finding.network() == Some(network));
         findings.sort_by_key(|finding| finding.kind);
         let living = sight.node.attachments_in(network);
+        let of_network = sight.node.leases.stores().filter(|store| store.name == network);
+        let mut unchecked: Vec<String> = of_network.flat_map(|store| store.unread.clone()).collect();
+        unchecked.extend(unreadable_legacy_tables());
         let (blind, pods) = (sight.node.blind.clone(), runtime::pods(&sight.node));
-        Ok(Diagnosis { findings, living, blind, pods, ..Diagnosis::default() })
+        Ok(Diagnosis { findings, living, blind, unchecked, pods, ..Diagnosis::default() })
     }
 
     /// Compares the living attachments of one container with what their plugins want.

@@ -19,12 +19,12 @@ struct Found {
     networks: BTreeSet<String>,
 }
 
-/// Returns a text for each such rule. A failure for one pod is logged.
-pub(super) fn notes(node: &Node) -> Vec<String> {
+/// Returns a text for each such rule. A text about each pod whose rules can't be read goes to `unchecked`.
+pub(super) fn notes(node: &Node, unchecked: &mut Vec<String>) -> Vec<String> {
     let (mut nft, mut tables, mut found) = (Nft::new(), Tables::default(), Vec::new());
     for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives) {
         if let Err(err) = look(&mut nft, &mut tables, &known.entry, &mut found) {
-            log::warn!("the rules for NAT of {} were not looked at: {err}", known.entry.container_id);
+            unchecked.push(format!("rules for NAT that {} may meet: {err}", known.entry.container_id));
         }
     }
     found.iter().map(text).collect()

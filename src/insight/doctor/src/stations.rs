@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use cnimble_liveness::Verdict;
 use cnimble_liveness::named::{NamedPod, Records};
 use cnimble_liveness::node::Node;
+use cnimble_netlink::Error;
 use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
 use cnimble_trace::{Flow, Outcome, Protocol, Sender, Way};
@@ -29,8 +30,9 @@ const SAME_FAULTS: [Kind; 3] = [Kind::HostState, Kind::PodState, Kind::MissingRu
 /// The stations that the warnings about packet rules name already.
 const OTHER_WARNINGS: [&str; 2] = ["forward", "forwarding"];
 
-/// Follows packets of one living pod of each network without such findings. Returns the pods that are stopped.
-pub(super) fn look(node: &Node, findings: &[Finding]) -> Vec<Stopped> {
+/// Follows packets of one living pod of each network without such findings. Returns the pods that are stopped. A text
+/// about each way that can't be followed goes to `unchecked`.
+pub(super) fn look(node: &Node, findings: &[Finding], unchecked: &mut Vec<String>) -> Vec<Stopped> {
     let living =
         node.entries.iter().filter(|known| known.verdict == Verdict::Lives && known.entry.ifname != "lo");
     let entries: Vec<Entry> = living.map(|known| known.entry.clone()).collect();
@@ -44,9 +46,16 @@ pub(super) fn look(node: &Node, findings: &[Finding]) -> Vec<Stopped> {
             continue;
         }
         let Ok(pod) = records.find(&entry.container_id) else { continue };
-        if let Some(text) = receivers(&pod).into_iter().find_map(|to| stop(&pod, to, &records)) {
-            let (network, container_id) = (entry.network.clone(), entry.container_id.clone());
-            stopped.push(Stopped { network, container_id, text });
+        for to in receivers(&pod) {
+            match stop(&pod, to, &records) {
+                Ok(None) => {}
+                Ok(Some(text)) => {
+                    let (network, container_id) = (entry.network.clone(), entry.container_id.clone());
+                    stopped.push(Stopped { network, container_id, text });
+                    break;
+                }
+                Err(err) => unchecked.push(format!("the way of {} to {to}: {err}", pod.name)),
+            }
         }
     }
     stopped
@@ -65,20 +74,22 @@ fn receivers(pod: &NamedPod) -> Vec<IpAddr> {
     found
 }
 
-/// Returns the text about the station that stops a packet, or `None` if none does. A failure is logged.
-fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Option<String> {
+/// Returns the text about the station that stops a packet, or `None` if none does.
+///
+/// # Errors
+/// Fails if the kernel can't be asked.
+fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Result<Option<String>, Error> {
     let flow = Flow { from: None, to, protocol: Protocol::Icmp, from_port: 0, to_port: 0 };
-    let trace = cnimble_trace::look(Sender::Pod(pod), flow, records)
-        .inspect_err(|err| log::warn!("the way of {} to {to} was not looked at: {err}", pod.name))
-        .ok()?;
+    let trace = cnimble_trace::look(Sender::Pod(pod), flow, records)?;
     if trace.outcome != Outcome::Stopped {
-        return None;
+        return Ok(None);
     }
-    let station = trace.stations.last().filter(|station| !OTHER_WARNINGS.contains(&station.name))?;
+    let last = trace.stations.last().filter(|station| !OTHER_WARNINGS.contains(&station.name));
+    let Some(station) = last else { return Ok(None) };
     let remedy = station.remedy.as_deref().map(|remedy| format!(" (try {remedy})")).unwrap_or_default();
     let who = match station.way {
         Way::Out => format!("nothing from {} reaches {to}", pod.name),
         Way::Back => format!("no answer from {to} reaches {}", pod.name),
     };
-    Some(format!("{who}: {}: {}{remedy}", station.name, station.text))
+    Ok(Some(format!("{who}: {}: {}{remedy}", station.name, station.text)))
 }

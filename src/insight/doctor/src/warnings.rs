@@ -25,21 +25,21 @@ const HOLDERS: [&str; 3] = ["conmon", "docker-proxy", "rootlessport"];
 /// The percentage from which on a table counts as full.
 const FULL: u64 = 95;
 
-/// Returns the warnings as texts. What can't be read is logged.
-pub(super) fn warnings(node: &Node) -> Vec<String> {
+/// Returns the warnings as texts. A text about what can't be read goes to `unchecked`.
+pub(super) fn warnings(node: &Node, unchecked: &mut Vec<String>) -> Vec<String> {
     let living: Vec<&Known> = node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
     let mut published: Vec<(&Known, Vec<PortMapping>)> =
         living.iter().map(|known| (*known, published_ports(&known.entry))).collect();
     published.retain(|(_, ports)| !ports.is_empty());
-    let mut warnings = listeners(&published);
+    let mut warnings = listeners(&published, unchecked);
     let networks = networks(&living, &published);
-    warnings.extend(of_uplink(&networks).unwrap_or_else(|err| {
-        log::warn!("the host's uplink was not looked at: {err}");
-        None
-    }));
+    match of_uplink(&networks) {
+        Ok(found) => warnings.extend(found),
+        Err(err) => unchecked.push(format!("whether the host's uplink forwards: {err}")),
+    }
     match of_rules(&networks) {
         Ok(found) => warnings.extend(found),
-        Err(err) => log::warn!("the host's packet rules were not looked at: {err}"),
+        Err(err) => unchecked.push(format!("packet rules of others that drop: {err}")),
     }
     warnings.extend(of_tables());
     warnings
@@ -97,27 +97,34 @@ fn named(networks: &BTreeMap<String, Needs>, holds: impl Fn(&Needs) -> bool) -> 
     if names.is_empty() { None } else { Some(names.join(", ")) }
 }
 
-/// Returns warnings about processes that listen on published ports.
-fn listeners(published: &[(&Known, Vec<PortMapping>)]) -> Vec<String> {
+/// Returns warnings about processes that listen on published ports. A text about the listeners that can't be read goes
+/// to `unchecked`.
+fn listeners(published: &[(&Known, Vec<PortMapping>)], unchecked: &mut Vec<String>) -> Vec<String> {
     let mut warnings = Vec::new();
     for (known, ports) in published {
         let result = known.entry.cni_result().ok().flatten().unwrap_or_default();
         let addrs = result.ips.iter().map(|ip| ip.address).collect();
         let id = &known.entry.container_id;
-        let texts = shadowed(ports, addrs).into_iter();
-        warnings.extend(texts.map(|text| format!("{text}, which is published for container {id}")));
+        match shadowed(ports, addrs) {
+            Ok(texts) => {
+                let texts = texts.into_iter();
+                warnings.extend(texts.map(|text| format!("{text}, which is published for container {id}")));
+            }
+            Err(err) => {
+                unchecked.push(format!("processes that listen on published ports of container {id}: {err}"));
+            }
+        }
     }
     warnings
 }
 
 /// Returns texts about the processes of the host that listen on published ports of a pod with these addresses.
-pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Vec<String> {
-    let found = configured::shadowed_by(ports, addrs);
-    let found = found.unwrap_or_else(|err| {
-        log::warn!("listeners were not looked at: {err}");
-        Vec::new()
-    });
-    found.iter().filter_map(|(mapping, listener)| text_of(mapping, listener)).collect()
+///
+/// # Errors
+/// Fails if the kernel's list of listeners can't be read.
+pub fn shadowed(ports: &[PortMapping], addrs: Vec<IpNetwork>) -> Result<Vec<String>, Error> {
+    let found = configured::shadowed_by(ports, addrs)?;
+    Ok(found.iter().filter_map(|(mapping, listener)| text_of(mapping, listener)).collect())
 }
 
 /// Returns the text about a process that listens on a published port. It returns `None` for a program that only holds

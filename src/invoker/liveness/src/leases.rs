@@ -23,6 +23,8 @@ pub struct Network {
     /// Why no lease of this network may be called an orphan: other hosts may share the file system. It is `None` on a
     /// local one.
     pub(super) doubt: Option<String>,
+    /// The errors of the files in the directory that can't be read. They prove nothing about anybody.
+    pub unread: Vec<String>,
 }
 
 impl Network {
@@ -62,7 +64,7 @@ impl JudgedLease {
 
 impl JudgedLeases {
     /// Reads the leases in the directories of `evidence` and of the recorded configurations. A missing directory is
-    /// skipped, and an unreadable lease file with a warning.
+    /// skipped. The error of an unreadable file is in [`Network::unread`].
     ///
     /// # Errors
     /// Fails if a directory exists and can't be found or listed, because its leases are evidence.
@@ -88,13 +90,14 @@ impl JudgedLeases {
                 });
                 let files = dir.names()?;
                 let is_empty = !files.iter().any(|name| address(name).is_some());
-                let found = files.iter().filter_map(|name| {
-                    lease(&dir, name, is_empty, &boot).unwrap_or_else(|err| {
-                        log::warn!("{err}");
-                        None
-                    })
-                });
-                leases.0.push((Network { name, path, doubt }, found.collect()));
+                let (mut found, mut unread) = (Vec::new(), Vec::new());
+                for file in &files {
+                    match lease(&dir, file, is_empty, &boot) {
+                        Ok(lease) => found.extend(lease),
+                        Err(err) => unread.push(err.to_string()),
+                    }
+                }
+                leases.0.push((Network { name, path, doubt, unread }, found));
             }
         }
         Ok(leases)

@@ -23,6 +23,7 @@ use nix::errno::Errno;
 use super::portmap::nftables::Portmap;
 use super::portmap::{self, foreign, hand_over};
 use super::spoof::Spoof;
+use super::xtables;
 
 /// Something in the packet rules that is for one pod or one bridge.
 #[derive(Debug, Clone)]
@@ -146,6 +147,18 @@ pub fn traces(nft: &mut Nft) -> Result<Vec<Trace>, Error> {
     }
     reference::traces(Some(nft).filter(|_| has_nf_tables), &mut traces)?;
     Ok(traces)
+}
+
+/// Returns why [`traces`] left out tables of the legacy variant of iptables: the commands that print them are not
+/// installed. The list is empty if it read all tables.
+pub fn unreadable_legacy_tables() -> Vec<String> {
+    let mut texts = Vec::new();
+    for family in xtables::FAMILIES {
+        for table in ["nat", "filter"] {
+            texts.extend(xtables::unreadable_legacy_table(family, table));
+        }
+    }
+    texts
 }
 
 fn of_element(part: Part, placed: Placed) -> Trace {
