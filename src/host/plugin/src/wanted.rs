@@ -2,7 +2,7 @@
 //! [`Call::wants`], and the [`Aim`] decides about an item that differs. A program that makes the check in its own
 //! process ([`Examination`]) notes it, or has it put back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,6 +83,7 @@ impl Item {
 pub(crate) struct Wanted {
     aim: Aim,
     faults: RefCell<Vec<Fault>>,
+    has_put_back: Cell<bool>,
 }
 
 impl Call {
@@ -104,7 +105,11 @@ impl Call {
         let outcome = match verify(on) {
             Err(err) if err.code == Code::CHECK_FAILED && self.wanted.aim.repairs(place) => {
                 log::debug!("put back: {err}");
-                put_back(on).and_then(|()| verify(on))
+                let outcome = put_back(on).and_then(|()| verify(on));
+                if outcome.is_ok() {
+                    self.wanted.has_put_back.set(true);
+                }
+                outcome
             }
             Err(err) if err.code == Code::CHECK_FAILED && self.is_examined() => Err(err),
             verified => return verified,
@@ -193,6 +198,7 @@ impl Examination<'_> {
     pub fn run(&self, plugins: &'static [&'static dyn Plugin], name: &str, aim: Aim) -> Option<Examined> {
         let plugin = plugins.iter().copied().find(|plugin| plugin.name() == name)?;
         let undo = Undo::new();
+        let mut has_put_back = false;
         let faults = PluginConfig::parse(&self.config).and_then(|config| {
             let ipam = plugins.iter().copied().find(|plugin| Some(plugin.name()) == config.ipam());
             let call = Call {
@@ -205,12 +211,14 @@ impl Examination<'_> {
                 plugins,
                 home: NetNs::current().ok().map(Arc::new),
                 delegate: ipam.map(delegate::Known::here).unwrap_or_default(),
-                wanted: Wanted { aim, faults: RefCell::default() },
+                wanted: Wanted { aim, ..Wanted::default() },
                 ..Call::new(Command::Check, config, self.config.clone())
             };
-            examine(plugin, call)
+            let faults = examine(plugin, &call);
+            has_put_back = call.wanted.has_put_back.get();
+            faults
         });
-        Some(Examined { faults, undo })
+        Some(Examined { faults, has_put_back, undo })
     }
 }
 
@@ -223,6 +231,8 @@ pub struct Examined {
     /// An error means that the check ended early for another reason than a difference. What it had noted until then is
     /// lost, so nothing is known about the items.
     pub faults: Result<Vec<Fault>, Error>,
+    /// Whether an item differed and was put back, also if the check failed later.
+    pub has_put_back: bool,
     /// Takes back what was put back. The caller rolls it back or commits it.
     pub undo: Undo,
 }
@@ -232,12 +242,12 @@ pub struct Examined {
 /// A difference (code 103) that ends the check becomes a fault if none was noted. Otherwise it is dropped, and the list
 /// does not tell that later items were not compared. Any other error of CHECK is returned, and the noted faults are
 /// dropped.
-fn examine(plugin: &dyn Plugin, call: Call) -> Result<Vec<Fault>, Error> {
+fn examine(plugin: &dyn Plugin, call: &Call) -> Result<Vec<Fault>, Error> {
     if call.home.as_ref().is_some_and(|home| home.is_at(Path::new(&call.netns))) {
         return Err(Error::new(Code::INVALID_NETNS, format!("{} is the host's namespace", call.netns)));
     }
-    let outcome = super::run(plugin, &call, Command::Check);
-    let mut faults = call.wanted.faults.into_inner();
+    let outcome = super::run(plugin, call, Command::Check);
+    let mut faults = call.wanted.faults.take();
     match outcome {
         // This difference ended the check, because other items depend on it.
         Err(error) if error.code == Code::CHECK_FAILED => {

@@ -166,9 +166,18 @@ pub(super) struct Action {
     item: Item,
 }
 
-/// The differences that remain after a repair, or why there was none, by the tag of the attachment.
+/// The repairs of attachments, or why there was none, by the tag of the attachment.
 #[derive(Debug, Default)]
-pub(super) struct Repaired(BTreeMap<String, Result<Vec<(String, Fault)>, Repair>>);
+pub(super) struct Repaired(BTreeMap<String, Result<RepairedAttachment, Repair>>);
+
+/// What the plugins of one attachment have done.
+#[derive(Debug, Default)]
+struct RepairedAttachment {
+    /// Whether a plugin has put back anything. Otherwise somebody else has mended what was found.
+    has_put_back: bool,
+    /// The differences that remain, each with its plugin.
+    left: Vec<(String, Fault)>,
+}
 
 impl Doctor<'_> {
     /// Returns which parts of a network's attachments are not compared, with the reasons.
@@ -288,13 +297,13 @@ impl Action {
             (_, Reach::Host) => Aim::RepairHost,
             (_, Reach::Pods) => Aim::RepairAll,
         };
-        let left = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
+        let attachment = repaired.0.entry(self.owner.tag()).or_insert_with(|| {
             // Without an entry the runtime has deleted the attachment, so nothing is lacking.
             self.entry()?.map_or(Err(Repair::Gone), |entry| repair(doctor, &entry, &self.owner, aim))
         });
-        match left {
+        match attachment {
             Err(repair) => repair.clone(),
-            Ok(left) => {
+            Ok(RepairedAttachment { has_put_back, left }) => {
                 let is_it =
                     |(plugin, fault): &&(String, Fault)| *plugin == self.plugin && fault.place == self.place;
                 // A part that was left alone may have caused any of the plugin's findings.
@@ -303,7 +312,8 @@ impl Action {
                         Repair::Doubt { why: fault.error.to_string(), passing: false }
                     }
                     Some((_, fault)) => Repair::Failed(fault.error.clone()),
-                    None => Repair::Done,
+                    None if *has_put_back => Repair::Done,
+                    None => Repair::Gone,
                 }
             }
         }
@@ -331,26 +341,21 @@ impl Action {
     }
 }
 
-/// Restores what the attachment lacks. Returns what could not be restored. Fails with [`Repair::Doubt`] if the
-/// attachment was left alone, and with [`Repair::Failed`] if it could not be examined.
-fn repair(
-    doctor: &Doctor<'_>,
-    entry: &Entry,
-    owner: &Owner,
-    aim: Aim,
-) -> Result<Vec<(String, Fault)>, Repair> {
+/// Restores what the attachment lacks. Fails with [`Repair::Doubt`] if the attachment was left alone, and with
+/// [`Repair::Failed`] if it could not be examined.
+fn repair(doctor: &Doctor<'_>, entry: &Entry, owner: &Owner, aim: Aim) -> Result<RepairedAttachment, Repair> {
     if let Some(doubt) = doubt(entry, &owner.tag()) {
         return Err(doubt);
     }
     let list = entry.network_list().map_err(Repair::Failed)?;
-    let mut undone = Vec::new();
-    for _ in 1..ATTEMPTS {
-        let left = repair_once(doctor, entry, &list, aim, &mut undone)?;
-        if !left.iter().any(|(_, fault)| is_overtaken(fault)) {
-            return Ok(left);
+    let (mut undo, mut repaired) = (Vec::new(), RepairedAttachment::default());
+    for _ in 0..ATTEMPTS {
+        repair_once(doctor, entry, &list, aim, &mut undo, &mut repaired)?;
+        if !repaired.left.iter().any(|(_, fault)| is_overtaken(fault)) {
+            break;
         }
     }
-    repair_once(doctor, entry, &list, aim, &mut undone)
+    Ok(repaired)
 }
 
 /// How often a repair is tried. A flush between reading the packet rules and changing them makes the change fail, or
@@ -362,30 +367,32 @@ fn is_overtaken(fault: &Fault) -> bool {
     fault.place == Place::Rules && [Code::CHECK_FAILED, Code::KERNEL].contains(&fault.error.code)
 }
 
-/// Puts back once what the attachment lacks. `undo` collects the reversals. They run if the attachment's DEL begins
-/// meanwhile.
+/// Puts back once what the attachment lacks, and writes the outcome into `repaired`. `undo` collects the reversals.
+/// They run if the attachment's DEL begins meanwhile.
 fn repair_once(
     doctor: &Doctor<'_>,
     entry: &Entry,
     list: &NetworkList,
     aim: Aim,
     undo: &mut Vec<Undo>,
-) -> Result<Vec<(String, Fault)>, Repair> {
-    let mut left = Vec::new();
+    repaired: &mut RepairedAttachment,
+) -> Result<(), Repair> {
+    repaired.left.clear();
     let in_pod = inside_is_unchecked(list).is_none();
     for plugin in &list.plugins {
         let aim = if in_pod && bridge::delegated(plugin).is_none() { aim } else { Aim::RepairHost };
         let Some(examined) = doctor.examine(entry, list, plugin, aim) else { continue };
         undo.push(examined.undo);
+        repaired.has_put_back |= examined.has_put_back;
         if let Some(doubt) = doubt(entry, &owner_of(entry).tag()) {
             let failures = undo.iter().rev().flat_map(Undo::rollback);
             failures.for_each(|failure| log::warn!("{failure}"));
             return Err(doubt);
         }
         let faults = examined.faults.map_err(Repair::Failed)?;
-        left.extend(faults.into_iter().map(|fault| (plugin.plugin_type.clone(), fault)));
+        repaired.left.extend(faults.into_iter().map(|fault| (plugin.plugin_type.clone(), fault)));
     }
-    Ok(left)
+    Ok(())
 }
 
 /// Returns why the attachment is left alone, or `None` if it surely lives. The note of a DEL is looked for first,

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use cnimble_tests::stream::Stream;
 use cnimble_tests::trace::{self, Fate, untraceable};
 use cnimble_tests::{
-    Background, LIMIT, Lan, PATIENCE, Pod, announce, copy, need, plugin_dir, script, skip, wait_until,
+    Background, LIMIT, Lan, PATIENCE, Pod, announce, copy, need, plugin_dir, skip, wait_until,
 };
 
 use super::faults::network;
-use super::{Node, findings, kinds, same, veths};
+use super::{HangingAdd, Node, findings, kinds, same, veths};
 
 /// The argument of a damage, and the damage.
 type Fault<'a> = (String, &'a dyn Fn(&str));
@@ -256,17 +256,9 @@ fn a_change_by_a_program_with_a_plugins_name_is_seen() {
 /// The lock of a network with an ADD that hangs is waited for, and the losses of the others are not.
 #[test]
 fn an_add_that_hangs_delays_no_repair_elsewhere() {
-    need!("ip", "nft");
+    need!("ip", "nft", "jq");
     let node = Node::new();
-    let plugins = node.host.dir().join("plugins");
-    fs::create_dir(&plugins).unwrap();
-    for name in ["bridge", "portmap", "firewall", "host-local"] {
-        std::os::unix::fs::symlink(plugin_dir().join(name), plugins.join(name)).unwrap();
-    }
-    let answer = r#"#!/bin/sh
-cat >$0.$CNI_CONTAINERID; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac; echo '{"cniVersion":"1.0.0"}'"#;
-    script(&plugins.join("waits"), answer);
-    node.host.sh(&format!("mkfifo {}", plugins.join("waits.fifo").display()));
+    let hanging = HangingAdd::prepare(&node);
     let mut hangs = network(&node, "hangs", "10.213.31.0/24");
     hangs["plugins"].as_array_mut().unwrap().push(json!({"type": "waits"}));
     node.network("hangs", &hangs);
@@ -274,22 +266,18 @@ cat >$0.$CNI_CONTAINERID; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;;
     quiet["plugins"][0]["bridge"] = json!("br2");
     node.network("quiet", &quiet);
     let pods = [Pod::new(), Pod::new(), Pod::new()];
-    node.add(&plugins, "hangs", &pods[0], "one", 8001);
-    node.add(&plugins, "quiet", &pods[1], "two", 8002);
+    node.add(&hanging.plugins, "hangs", &pods[0], "one", 8001);
+    node.add(&hanging.plugins, "quiet", &pods[1], "two", 8002);
     let guard = Guard::start(&node);
     node.comes_to(&[], "at the beginning", &guard);
-    let args = ["add", "hangs", pods[2].path(), "--container-id", "hanging"];
-    let mut add = Background::start(&mut node.cnimble(&plugins, &args).command);
-    let waits = || fs::read_to_string(plugins.join("waits.hanging")).is_ok_and(|text| text.contains("hangs"));
-    assert!(wait_until(PATIENCE, waits));
+    let mut add = hanging.begin(&node, "hangs", &pods[2]);
     // Each network loses something, and only one of them is locked.
     node.host.ip("addr flush dev br1");
     node.host.ip("addr flush dev br2");
     let address = |bridge: &str| node.host.ip(&format!("-4 addr show dev {bridge}")).contains("10.213.3");
     assert!(wait_until(PATIENCE / 4.0, || address("br2")), "{}", guard.log());
     assert!(add.running() && !address("br1"), "{}", guard.log());
-    fs::write(plugins.join("waits.fifo"), "go on\n").unwrap();
-    assert!(add.finish(std::time::Duration::from_secs_f32(PATIENCE)).status.success());
+    hanging.end(add);
     node.comes_to(&[], "after the ADD", &guard);
     guard.stop();
 }

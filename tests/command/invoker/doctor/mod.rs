@@ -11,11 +11,12 @@ mod vlan_in_vm;
 mod warned;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use cnimble_tests::{Outcome, PATIENCE, Pod, Snapshot, leases, plugin_dir, wait_until};
+use cnimble_tests::{Background, Outcome, PATIENCE, Pod, Snapshot, leases, plugin_dir, script, wait_until};
 
 use super::Node;
 
@@ -77,6 +78,43 @@ impl Node {
 
     fn file(&self, path: &str, content: &str) {
         fs::write(self.host.dir().join(path), content).unwrap();
+    }
+}
+
+/// A directory of plugins with one named `waits`, whose ADD hangs for the container `hanging`. That ADD holds the lock
+/// of its network.
+struct HangingAdd {
+    plugins: PathBuf,
+}
+
+impl HangingAdd {
+    fn prepare(node: &Node) -> Self {
+        let plugins = node.host.dir().join("plugins");
+        fs::create_dir(&plugins).unwrap();
+        for name in ["bridge", "portmap", "firewall", "host-local"] {
+            std::os::unix::fs::symlink(plugin_dir().join(name), plugins.join(name)).unwrap();
+        }
+        let answer = r#"#!/bin/sh
+cat >$0.$CNI_CONTAINERID; case $CNI_CONTAINERID in hanging) read wait <$0.fifo;; esac
+case $CNI_COMMAND in ADD) jq -c .prevResult $0.$CNI_CONTAINERID;; esac"#;
+        script(&plugins.join("waits"), answer);
+        node.host.sh(&format!("mkfifo {}", plugins.join("waits.fifo").display()));
+        HangingAdd { plugins }
+    }
+
+    /// Starts the ADD, and returns when it hangs.
+    fn begin(&self, node: &Node, network: &str, pod: &Pod) -> Background {
+        let args = ["add", network, pod.path(), "--container-id", "hanging"];
+        let add = Background::start(&mut node.cnimble(&self.plugins, &args).command);
+        let input = self.plugins.join("waits.hanging");
+        let hangs = || fs::read_to_string(&input).is_ok_and(|text| text.contains(network));
+        assert!(wait_until(PATIENCE, hangs));
+        add
+    }
+
+    fn end(&self, add: Background) {
+        fs::write(self.plugins.join("waits.fifo"), "go on\n").unwrap();
+        assert!(add.finish(Duration::from_secs_f32(PATIENCE)).status.success());
     }
 }
 
