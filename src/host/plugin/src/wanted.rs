@@ -198,7 +198,7 @@ impl Examination<'_> {
     pub fn run(&self, plugins: &'static [&'static dyn Plugin], name: &str, aim: Aim) -> Option<Examined> {
         let plugin = plugins.iter().copied().find(|plugin| plugin.name() == name)?;
         let undo = Undo::new();
-        let mut has_put_back = false;
+        let (mut has_put_back, mut ended_by) = (false, None);
         let faults = PluginConfig::parse(&self.config).and_then(|config| {
             let ipam = plugins.iter().copied().find(|plugin| Some(plugin.name()) == config.ipam());
             let call = Call {
@@ -214,23 +214,25 @@ impl Examination<'_> {
                 wanted: Wanted { aim, ..Wanted::default() },
                 ..Call::new(Command::Check, config, self.config.clone())
             };
-            let faults = examine(plugin, &call);
+            let faults = examine(plugin, &call, &mut ended_by);
             has_put_back = call.wanted.has_put_back.get();
             faults
         });
-        Some(Examined { faults, has_put_back, undo })
+        Some(Examined { faults, ended_by, has_put_back, undo })
     }
 }
 
 /// The outcome of an [`Examination`].
 pub struct Examined {
-    /// The items that are not as wanted, or could not be put back. The list may be incomplete: a difference (code 103)
-    /// on which later items depend ends the check early. It is in the list only if nothing was noted before it.
+    /// The items that are not as wanted, or could not be put back.
     ///
     /// # Errors
     /// An error means that the check ended early for another reason than a difference. What it had noted until then is
     /// lost, so nothing is known about the items.
     pub faults: Result<Vec<Fault>, Error>,
+    /// The difference (code 103) that ended the check early, because later items depend on what differs. These were not
+    /// compared. It is among the faults only if nothing was noted before it, because it may only follow from those.
+    pub ended_by: Option<Error>,
     /// Whether an item differed and was put back, also if the check failed later.
     pub has_put_back: bool,
     /// Takes back what was put back. The caller rolls it back or commits it.
@@ -239,18 +241,17 @@ pub struct Examined {
 
 /// Runs CHECK and returns the noted faults. Refuses the host's namespace as the pod's, with code 8.
 ///
-/// A difference (code 103) that ends the check becomes a fault if none was noted. Otherwise it is dropped, and the list
-/// does not tell that later items were not compared. Any other error of CHECK is returned, and the noted faults are
-/// dropped.
-fn examine(plugin: &dyn Plugin, call: &Call) -> Result<Vec<Fault>, Error> {
+/// A difference (code 103) that ends the check is written into `ended_by`, and becomes a fault if none was noted. Any
+/// other error of CHECK is returned, and the noted faults are dropped.
+fn examine(plugin: &dyn Plugin, call: &Call, ended_by: &mut Option<Error>) -> Result<Vec<Fault>, Error> {
     if call.home.as_ref().is_some_and(|home| home.is_at(Path::new(&call.netns))) {
         return Err(Error::new(Code::INVALID_NETNS, format!("{} is the host's namespace", call.netns)));
     }
     let outcome = super::run(plugin, call, Command::Check);
     let mut faults = call.wanted.faults.take();
     match outcome {
-        // This difference ended the check, because other items depend on it.
         Err(error) if error.code == Code::CHECK_FAILED => {
+            *ended_by = Some(error.clone());
             if faults.is_empty() {
                 let (place, item) = (Place::Host, Item::here());
                 faults.push(Fault { place, error, left_alone: false, is_mendable: false, item });
@@ -259,4 +260,62 @@ fn examine(plugin: &dyn Plugin, call: &Call) -> Result<Vec<Fault>, Error> {
         outcome => outcome?,
     }
     Ok(faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use cnimble_cni::CniResult;
+
+    use super::super::Role;
+    use super::*;
+
+    /// A plugin whose CHECK notes a difference in the pod, and then finds one on which all else depends.
+    struct Dependent;
+
+    impl Plugin for Dependent {
+        fn name(&self) -> &'static str {
+            "dependent"
+        }
+
+        fn role(&self) -> Role {
+            Role::Main
+        }
+
+        fn read_config(&self, _call: &Call) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn add(&self, _call: &Call) -> Result<CniResult, Error> {
+            Ok(CniResult::default())
+        }
+
+        fn del(&self, _call: &Call) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn check(&self, call: &Call, _prev: &CniResult) -> Result<(), Error> {
+            call.expects(Place::Pod, Err(Error::check("eth0 is down")))?;
+            Err(Error::check("the bridge is missing"))
+        }
+    }
+
+    #[test]
+    fn a_check_that_ends_early_says_so() {
+        let examination = Examination {
+            container_id: "one",
+            netns: "/proc/self/ns/none",
+            ifname: "eth0",
+            args: String::new(),
+            path: &[],
+            config: br#"{"cniVersion": "1.0.0", "name": "net", "type": "dependent", "prevResult": {}}"#
+                .to_vec(),
+        };
+        let examined = examination.run(&[&Dependent], "dependent", Aim::NoteHost).unwrap();
+        let faults = examined.faults.unwrap();
+        let noted: Vec<(Place, String)> =
+            faults.iter().map(|fault| (fault.place, fault.error.to_string())).collect();
+        assert_eq!(noted, [(Place::Pod, "eth0 is down".to_owned())]);
+        assert_eq!(examined.ended_by.unwrap().to_string(), "the bridge is missing");
+        assert!(!examined.has_put_back);
+    }
 }

@@ -127,7 +127,7 @@ async fn of_attachment(
     for plugin in &list.plugins {
         let compared = doctor.compare(known, &list, plugin, in_pod).await;
         match compared {
-            Ok(faults) => {
+            Ok(PluginCompared { faults, ended_by }) => {
                 for (fault, action) in faults {
                     let next = finding(known, plugin, &fault, action);
                     // Two steps of a CHECK can report the same object.
@@ -135,6 +135,10 @@ async fn of_attachment(
                         findings.push(next);
                     }
                 }
+                skipped.extend(
+                    ended_by
+                        .map(|why| format!("plugin {} is checked only in part: {why}", plugin.plugin_type)),
+                );
             }
             Err(why) => skipped.push(format!("plugin {} is not checked: {why}", plugin.plugin_type)),
         }
@@ -152,6 +156,14 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
         return None;
     };
     Some(why)
+}
+
+/// The comparison of an attachment with what one plugin wants.
+#[derive(Debug, Default)]
+struct PluginCompared {
+    faults: Vec<(Fault, super::Action)>,
+    /// The difference behind which nothing was compared, if it is not among the faults.
+    ended_by: Option<Error>,
 }
 
 /// A difference that a linked plugin has found. [`Doctor::repair`] has the plugin put it back. That fails for an item
@@ -213,15 +225,17 @@ impl Doctor<'_> {
         list: &NetworkList,
         plugin: &ListEntry,
         in_pod: bool,
-    ) -> Result<Vec<(Fault, super::Action)>, String> {
+    ) -> Result<PluginCompared, String> {
         let delegate = bridge::delegated(plugin);
         let aim = if in_pod && delegate.is_none() { Aim::Note } else { Aim::NoteHost };
         let Some(examined) = self.examine(&known.entry, list, plugin, aim) else {
-            return if in_pod { self.ask(known, list, plugin).await } else { Ok(Vec::new()) };
+            return if in_pod { self.ask(known, list, plugin).await } else { Ok(PluginCompared::default()) };
         };
+        let ended_by = examined.ended_by;
         let mut faults = examined.faults.map_err(|err| err.to_string())?;
         // The configuration of a delegate lacks a part of what its ADD was given, so its pods are not compared.
         faults.retain(|fault| fault.place != Place::Pod || in_pod && delegate.is_none());
+        let ended_by = ended_by.filter(|end| faults.iter().all(|fault| fault.error != *end));
         let mut found = Vec::new();
         for fault in faults {
             let (owner, cache) = (known.owner(), known.cache.clone());
@@ -230,7 +244,7 @@ impl Doctor<'_> {
             let action = Action { owner, cache, plugin, place, is_mendable, item };
             found.push((fault, super::Action::Attachment(Box::new(action))));
         }
-        Ok(found)
+        Ok(PluginCompared { faults: found, ended_by })
     }
 
     /// Runs CHECK of a linked plugin, or of the one to which it delegates. It returns `None` if the plugin is not
@@ -259,14 +273,14 @@ impl Doctor<'_> {
         known: &Known,
         list: &NetworkList,
         plugin: &ListEntry,
-    ) -> Result<Vec<(Fault, super::Action)>, String> {
+    ) -> Result<PluginCompared, String> {
         match self.invoker.replay(Verb::Check, &known.entry, list, plugin).await {
-            Ok(()) => Ok(Vec::new()),
+            Ok(()) => Ok(PluginCompared::default()),
             // By the codes below 100 a plugin says that it could not look (specification, "Error").
             Err(PluginError::Refused { error, .. }) if error.code.0 >= 100 => {
                 let (place, item) = (Place::Host, Item::here());
                 let fault = Fault { place, error, left_alone: false, is_mendable: false, item };
-                Ok(vec![(fault, super::Action::Runtime)])
+                Ok(PluginCompared { faults: vec![(fault, super::Action::Runtime)], ended_by: None })
             }
             Err(err) => Err(err.to_string()),
         }
