@@ -18,7 +18,7 @@ const PORTS: &str = r#"{"portMappings": [
 
 impl Site {
     /// A pod of the network `net` with published ports, made by the plugins in `bin`.
-    fn publish(&self, bin: impl AsRef<std::path::Path>, backend: &str) -> Pod {
+    pub(super) fn publish(&self, bin: impl AsRef<std::path::Path>, backend: &str) -> Pod {
         let dir = self.node.host.data_dir();
         let ipam = json!({"type": "host-local", "dataDir": dir, "ranges": [
             [{"subnet": "10.214.1.0/24"}], [{"subnet": "fd00:214:1::/64"}],

@@ -5,6 +5,7 @@ mod doctor;
 mod faults;
 mod healthy;
 mod inwards;
+mod killed;
 mod names;
 mod nat;
 
