@@ -257,6 +257,7 @@ pub(super) enum Command {
     #[command(after_long_help = examples![
         "cnimble trace shop/web 10.7.0.1",
         "cnimble trace shop/web shop/db:5432",
+        "cnimble trace blue internet --full-size",
         "cnimble trace blue internet --no-probe --json",
         "cnimble trace --from 192.0.2.9 10.7.0.2:8080",
     ])]

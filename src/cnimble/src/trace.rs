@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use cnimble_liveness::named::{NamedPod, Records};
-use cnimble_trace::{Flow, Outcome, Sender, Station, Target, Trace, Verdict, Way};
+use cnimble_trace::{Flow, Outcome, Protocol, Sender, Station, Target, Trace, Verdict, Way};
 
 use super::args;
 use super::cri::evidence;
@@ -30,7 +30,12 @@ pub(super) fn trace(session: &Session, given: &args::trace::Trace) -> Result<(),
     if given.from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
         return Err(usage("the sender and the receiver are of different families of IP"));
     }
-    let flow = Flow { from: given.from, to, protocol: target.protocol, from_port: 0, to_port: target.port };
+    let size = match &pod {
+        Some(pod) if given.full_size => full_size(pod, &target, to)?,
+        _ => None,
+    };
+    let Target { protocol, port, .. } = target;
+    let flow = Flow { from: given.from, to, protocol, from_port: 0, to_port: port, size };
     let trace = if given.no_probe {
         cnimble_trace::look(sender, flow, &records)
     } else {
@@ -77,6 +82,16 @@ fn published_address(target: &Target) -> Result<IpAddr, Report> {
         return Err(usage("--from takes an address with a port, such as 10.7.0.2:8080"));
     }
     Ok(ip)
+}
+
+/// Returns the size of the largest packet that the pod sends to an address. It fails for a receiver with a port,
+/// because a full datagram would reach the program there. Without a route a small packet is followed, which ends at the
+/// same station.
+fn full_size(pod: &NamedPod, target: &Target, to: IpAddr) -> Result<Option<u32>, Report> {
+    if target.protocol != Protocol::Icmp {
+        return Err(usage("--full-size sends an echo request: give the receiver without a port"));
+    }
+    Ok(cnimble_trace::link_mtu(pod, to).ok())
 }
 
 fn failed(err: impl ToString) -> Report {

@@ -60,11 +60,34 @@ impl RawSocket {
         Ok(RawSocket { fd: fd.map_err(|errno| Error::new("open a raw socket", errno))? })
     }
 
+    /// Forbids fragments of the packets that are sent: the header of IPv4 gets the flag DF. The kernel does not compare
+    /// their size with what it has learned about the MTU of a way, only with the MTU of the link (`IP_PMTUDISC_PROBE`,
+    /// ip(7)).
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the option.
+    pub fn forbid_fragments(&self, v4: bool) -> Result<()> {
+        if v4 {
+            return self.set_option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+        }
+        self.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+        self.set_option(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)
+    }
+
+    fn set_option(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> Result<()> {
+        let length = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
+        // SAFETY: the kernel reads `length` bytes of `value`, which lives until the call returns.
+        let outcome = unsafe {
+            libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const value).cast(), length)
+        };
+        Errno::result(outcome).map(drop).map_err(|errno| Error::new("forbid fragments", errno))
+    }
+
     /// Sends a transport header with its data. The kernel adds the header of IP, and computes only the checksum of
     /// ICMPv6.
     ///
     /// # Errors
-    /// ENETUNREACH without a route, EPERM if a rule of the namespace drops it.
+    /// ENETUNREACH without a route, EPERM if a rule of the namespace drops it, EMSGSIZE if it does not fit.
     pub fn send(&self, packet: &[u8], to: IpAddr) -> Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT;
         let fd = self.fd.as_raw_fd();

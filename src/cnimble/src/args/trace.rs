@@ -25,6 +25,9 @@ pub(crate) struct Trace {
     /// ADDRESS
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) from: Option<IpAddr>,
+    /// Send an echo request as large as the MTU of the pod's link, which no router may fragment
+    #[arg(long, conflicts_with = "from")]
+    pub(crate) full_size: bool,
     /// Send nothing. Rules with conditions, and other hosts, are then unknown
     #[arg(long)]
     pub(crate) no_probe: bool,

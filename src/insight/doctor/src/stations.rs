@@ -79,7 +79,7 @@ fn receivers(pod: &NamedPod) -> Vec<IpAddr> {
 /// # Errors
 /// Fails if the kernel can't be asked.
 fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Result<Option<String>, Error> {
-    let flow = Flow { from: None, to, protocol: Protocol::Icmp, from_port: 0, to_port: 0 };
+    let flow = Flow { from: None, to, protocol: Protocol::Icmp, from_port: 0, to_port: 0, size: None };
     let trace = cnimble_trace::look(Sender::Pod(pod), flow, records)?;
     if trace.outcome != Outcome::Stopped {
         return Ok(None);

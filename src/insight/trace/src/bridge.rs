@@ -15,6 +15,9 @@ use super::pod::{Departure, PodEnd};
 use super::station::{Station, Verdict};
 use super::walk::{HOST, Step, Walk, link_fault};
 
+/// The length of a VLAN tag in bytes (`VLAN_HLEN`).
+const VLAN_TAG: u32 = 4;
+
 /// The next receiver of a packet that has left a pod.
 pub(crate) enum Crossed {
     /// The host has received it by this link.
@@ -31,6 +34,8 @@ impl Walk<'_> {
     pub(crate) fn cross(&mut self, departure: &Departure) -> Step<Crossed> {
         let end = &departure.end;
         let Some(host_end) = end.host_end.clone() else { return self.cross_master(departure) };
+        // The pair drops a packet that is too large before the host's end receives it.
+        self.check_port_mtu(&host_end, &departure.flow)?;
         self.check_host_link(&host_end)?;
         self.note_mtu(end, &host_end);
         let Some(bridge) = self.bridge_of(&host_end)? else {
@@ -47,6 +52,9 @@ impl Walk<'_> {
         }
         match self.pod_on(&bridge, departure.next_hop)? {
             Some(other) => {
+                if let Some(other_end) = other.host_end.clone() {
+                    self.check_port_mtu(&other_end, &departure.flow)?;
+                }
                 self.check_between(&other, &bridge, port)?;
                 Ok(Crossed::Pod(Box::new(other)))
             }
@@ -78,6 +86,17 @@ impl Walk<'_> {
             );
             self.unknown(HOST, "mtu", text);
         }
+    }
+
+    /// Checks that a packet of a given size fits through the host's end of a pair. Both the pair and the bridge drop a
+    /// larger one silently. The kernel leaves room for a VLAN tag (`is_skb_forwardable`), also without one.
+    pub(crate) fn check_port_mtu(&mut self, host_end: &Link, flow: &Flow) -> Step<()> {
+        let Some(size) = flow.size.filter(|size| *size > host_end.mtu + VLAN_TAG) else { return Ok(()) };
+        let text = format!(
+            "{} drops {size} bytes silently: its MTU is {}, and nobody tells the sender",
+            host_end.name, host_end.mtu
+        );
+        Err(self.stops_until(HOST, "mtu", text, format!("ip link show {}", host_end.name)))
     }
 
     /// Returns the bridge of which a link is a port, or `None`.

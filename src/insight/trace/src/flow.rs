@@ -80,6 +80,9 @@ pub struct Flow {
     pub protocol: Protocol,
     pub from_port: u16,
     pub to_port: u16,
+    /// The length of an echo request in bytes, with the header of IP. No router may fragment it. `None` is a packet so
+    /// small that it fits everywhere.
+    pub size: Option<u32>,
 }
 
 impl Flow {
@@ -96,7 +99,8 @@ impl Flow {
         }
     }
 
-    /// Returns the answer to the packet, which was sent from `from`.
+    /// Returns the answer to the packet, which was sent from `from`. Its size does not matter, because the kernel lets
+    /// an echo reply be fragmented.
     pub(crate) fn answer(&self, from: IpAddr) -> Flow {
         Flow {
             from: Some(self.to),
@@ -104,6 +108,7 @@ impl Flow {
             protocol: self.protocol,
             from_port: self.to_port,
             to_port: self.from_port,
+            size: None,
         }
     }
 }

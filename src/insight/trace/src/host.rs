@@ -55,6 +55,7 @@ impl Walk<'_> {
         let link = self.host_link(route.index)?;
         self.passes(HOST, "route", route_text(&route, &link));
         self.check_ipv6_forwarding(flow)?;
+        self.check_mtu(&route, &link, flow)?;
         self.check_rules(HookPoint::Forward, flow)?;
         self.check_rules(HookPoint::Postrouting, flow)?;
         self.check_nat(HookPoint::Postrouting, flow);
@@ -160,6 +161,30 @@ impl Walk<'_> {
         Err(self.stops_until(HOST, "forwarding", text, "sysctl -w net.ipv6.conf.all.forwarding=1"))
     }
 
+    /// Checks that a packet of a given size fits into the MTU of the route that the host has chosen, and of its link.
+    /// The host reports to the sender of a larger one that it is too large.
+    fn check_mtu(&mut self, route: &ChosenRoute, link: &Link, flow: &Flow) -> Step<()> {
+        let Some(size) = flow.size else { return Ok(()) };
+        if size > link.mtu {
+            let text = format!("{size} bytes do not fit: the MTU of {} is {}", link.name, link.mtu);
+            return Err(self.stops_until(HOST, "mtu", text, format!("ip link show {}", link.name)));
+        }
+        match route.mtu.filter(|mtu| size > *mtu) {
+            Some(mtu) => {
+                let text = format!("{size} bytes do not fit: the MTU of the route to {} is {mtu}", flow.to);
+                Err(self.stops_until(HOST, "mtu", text, format!("ip route get {}", flow.to)))
+            }
+            None => {
+                self.passes(
+                    HOST,
+                    "mtu",
+                    format!("{size} bytes fit: the MTU of {} is {}", link.name, link.mtu),
+                );
+                Ok(())
+            }
+        }
+    }
+
     /// Follows the packet from the link by which the host sends it to the receiver.
     pub(crate) fn deliver(&mut self, link: Link, next_hop: IpAddr, flow: &Flow) -> Step<Receiver> {
         let pod = match self.records.find_address(flow.to) {
@@ -197,6 +222,7 @@ impl Walk<'_> {
         if let Some(host_end) = end.host_end.clone() {
             if let Some(bridge) = self.bridge_of(&host_end)? {
                 self.check_port(&host_end, &bridge)?;
+                self.check_port_mtu(&host_end, flow)?;
                 self.check_forwarding_entry(end.link.mac, &host_end, &bridge)?;
             }
             if host_end.index != link.index {

@@ -170,6 +170,17 @@ pub fn gateway(pod: &NamedPod, v4: bool) -> Result<Option<IpAddr>, Error> {
     next_hop(&mut Netlink::open_in(&NetNs::open(&pod.netns)?)?, v4)
 }
 
+/// Returns the MTU of the link by which the pod sends to `to`. That is the size of its largest packets.
+///
+/// # Errors
+/// Fails if the pod can't be looked into, or has no route to `to`.
+pub fn link_mtu(pod: &NamedPod, to: IpAddr) -> Result<u32, Error> {
+    let flow = Flow { from: None, to, protocol: Protocol::Icmp, from_port: 0, to_port: 0, size: None };
+    let mut net = Netlink::open_in(&NetNs::open(&pod.netns)?)?;
+    let route = net.choose_route(&flow.packet(None))?;
+    Ok(net.link_at(route.index)?.mtu)
+}
+
 /// Returns the gateway of the host's default route for this family. It returns `None` without one.
 ///
 /// # Errors

@@ -104,7 +104,11 @@ impl Transmitter {
         Ok(match origin {
             Origin::Pod(pod) => {
                 let ns = NetNs::open(&pod.netns)?;
-                Transmitter::Pod(ns.enter(|| RawSocket::open(transport, is_v4))??)
+                let socket = ns.enter(|| RawSocket::open(transport, is_v4))??;
+                if probe.flow.size.is_some() {
+                    socket.forbid_fragments(is_v4)?;
+                }
+                Transmitter::Pod(socket)
             }
             Origin::Link(index) => Transmitter::Link(Injector::new(index, probe)?),
         })

@@ -15,6 +15,10 @@ const ECHO_REPLY: [u8; 2] = [0, 129];
 /// The types of ICMP errors that report a lost packet, of IPv4 and then of IPv6.
 pub(super) const ERRORS: [&[u8]; 2] = [&[3, 11, 12], &[1, 2, 3, 4]];
 
+/// The length of a header of IP without options, of IPv4 and of IPv6.
+const IPV4_HEADER: usize = 20;
+const IPV6_HEADER: usize = 40;
+
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 
@@ -66,6 +70,11 @@ impl Probe {
         if self.flow.protocol != Protocol::Tcp {
             bytes.extend(number);
             bytes.extend(TEXT);
+        }
+        if let Some(size) = self.flow.size {
+            let header = if self.flow.to.is_ipv4() { IPV4_HEADER } else { IPV6_HEADER };
+            let length = usize::try_from(size).unwrap_or(0).saturating_sub(header);
+            bytes.resize(length.max(bytes.len()), 0);
         }
         self.put_checksum(&mut bytes, checksum_at);
         bytes
@@ -309,7 +318,7 @@ mod tests {
     fn probe(protocol: Protocol, to: &str, from: &str) -> Probe {
         let (to, from): (IpAddr, IpAddr) = (to.parse().unwrap(), from.parse().unwrap());
         let ports = if protocol == Protocol::Icmp { (0, 0) } else { (61000, 80) };
-        let flow = Flow { from: Some(from), to, protocol, from_port: ports.0, to_port: ports.1 };
+        let flow = Flow { from: Some(from), to, protocol, from_port: ports.0, to_port: ports.1, size: None };
         Probe { flow, from, number: 0xdead_beef }
     }
 
@@ -342,6 +351,18 @@ mod tests {
                 let _ = probe.recognize(&error[..length]);
                 let _ = probe.recognize(&packet[..length.min(packet.len())]);
             }
+        }
+    }
+
+    #[test]
+    fn a_probe_has_the_size_that_was_asked_for() {
+        for (to, header) in [("10.0.0.9", IPV4_HEADER), ("fd00::9", IPV6_HEADER)] {
+            let small = probe(Protocol::Icmp, to, to);
+            let full = Probe { flow: Flow { size: Some(1500), ..small.flow }, ..small };
+            assert_eq!(full.bytes().len() + header, 1500);
+            assert_eq!(full.recognize_transport(&full.bytes()), Some(Sighting::Probe));
+            let tiny = Probe { flow: Flow { size: Some(1), ..small.flow }, ..small };
+            assert_eq!(tiny.bytes(), small.bytes());
         }
     }
 
