@@ -6,8 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, socket,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, setsockopt,
+    socket, sockopt,
 };
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::sockopt::{set_ip_mtu_discover, set_ipv6_mtu_discover};
 
 use super::{Error, Result};
 
@@ -67,20 +70,17 @@ impl RawSocket {
     /// # Errors
     /// Fails if the kernel refuses the option.
     pub fn forbid_fragments(&self, v4: bool) -> Result<()> {
-        if v4 {
-            return self.set_option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
-        }
-        self.set_option(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
-        self.set_option(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)
-    }
-
-    fn set_option(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> Result<()> {
-        let length = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
-        // SAFETY: the kernel reads `length` bytes of `value`, which lives until the call returns.
-        let outcome = unsafe {
-            libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const value).cast(), length)
+        let set = if v4 {
+            set_ip_mtu_discover(&self.fd, Ipv4PathMtuDiscovery::PROBE)
+        } else {
+            set_ipv6_mtu_discover(&self.fd, Ipv6PathMtuDiscovery::PROBE)
         };
-        Errno::result(outcome).map(drop).map_err(|errno| Error::new("forbid fragments", errno))
+        set.map_err(|err| Error::new("forbid fragments", Errno::from_raw(err.raw_os_error())))?;
+        if v4 {
+            return Ok(());
+        }
+        setsockopt(&self.fd, sockopt::Ipv6DontFrag, &true)
+            .map_err(|errno| Error::new("forbid fragments", errno))
     }
 
     /// Sends a transport header with its data. The kernel adds the header of IP, and computes only the checksum of
