@@ -207,11 +207,13 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
         Some(place) if node.is_held(ip) => Verdict::Doubt(format!("another pod uses {ip} {place}")),
         Some(_) => Verdict::Lives,
         None if before_boot => node.unless_blind(
-            "it was made before this boot, which no namespace outlived, and no pod has its address"
+            "it was made before this boot, which no namespace outlived, and no pod that can be seen from here has its \
+             address"
                 .to_owned(),
         ),
         None => {
-            let gone = "its address is in no network namespace, and neither the result cache nor a link knows its owner";
+            let gone = "its address is in no network namespace that can be seen from here, and neither a record nor a \
+                        link shows that its owner lives";
             node.unless_blind(match node.sandboxes {
                 Some(_) => format!("the runtime lists no such sandbox: {gone}"),
                 None => gone.to_owned(),

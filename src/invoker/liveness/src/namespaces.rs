@@ -131,7 +131,7 @@ impl Walk {
     /// Returns an empty list in place of what could not be read. Remembers a failure that says nothing of the process:
     /// a namespace that only this file shows would be taken for gone.
     fn without<T>(&mut self, path: &Path, err: &io::Error) -> Vec<T> {
-        if is_shortage(err) {
+        if is_blinding(err) {
             self.failed.insert(path.to_owned(), format!("{}: {err}", path.display()));
         }
         Vec::new()
@@ -139,10 +139,12 @@ impl Walk {
 
     /// Visits what a link of /proc leads to, if that is a network namespace.
     fn link(&mut self, path: &Path) {
-        if let Ok(id) = fs::read_link(path)
-            && id.to_string_lossy().starts_with("net:[")
-        {
-            self.visit(id.clone(), path, || fs::read_link(path).is_ok_and(|now| now == id));
+        match fs::read_link(path) {
+            Ok(id) if id.to_string_lossy().starts_with("net:[") => {
+                self.visit(id.clone(), path, || fs::read_link(path).is_ok_and(|now| now == id));
+            }
+            Ok(_) => {}
+            Err(err) => drop(self.without::<PathBuf>(path, &err)),
         }
     }
 
@@ -173,10 +175,14 @@ fn mounted(process: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(netns::mounts(&String::from_utf8_lossy(&text), &process.join("root")))
 }
 
-/// Whether an error is one of this process or of the machine, and not of a process that has ended or is not shown to
-/// this one. What could not be read for such a reason may well exist.
-fn is_shortage(err: &io::Error) -> bool {
-    matches!(err.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO))
+/// Returns whether an error is one of this process or of the machine, and not of a process that has ended. What could
+/// not be read for such a reason may well exist: the machine lacks descriptors or memory, or this process may not look
+/// at others (CAP_SYS_PTRACE, ptrace(2)).
+fn is_blinding(err: &io::Error) -> bool {
+    matches!(
+        err.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO | libc::EACCES | libc::EPERM)
+    )
 }
 
 /// Returns the `wanted` addresses that may be a pod's, and the links whose alias names an owner. It reads the lists to
@@ -221,11 +227,17 @@ mod tests {
 
     /// Without descriptors or memory for a look, nothing of a process is known.
     #[test]
-    fn a_look_without_descriptors_is_blind() {
+    fn a_look_without_descriptors_or_the_right_to_look_is_blind() {
         let dir = Path::new("/proc/1/fd");
-        for (errno, blind) in
-            [(libc::EMFILE, 1), (libc::ENFILE, 1), (libc::ENOMEM, 1), (libc::ENOENT, 0), (libc::ESRCH, 0)]
-        {
+        for (errno, blind) in [
+            (libc::EMFILE, 1),
+            (libc::ENFILE, 1),
+            (libc::ENOMEM, 1),
+            (libc::EACCES, 1),
+            (libc::EPERM, 1),
+            (libc::ENOENT, 0),
+            (libc::ESRCH, 0),
+        ] {
             let mut walk = Walk::default();
             let found: Vec<PathBuf> = walk.without(dir, &io::Error::from_raw_os_error(errno));
             assert_eq!((found.len(), walk.failed.len()), (0, blind), "{errno}");

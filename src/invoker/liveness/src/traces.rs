@@ -127,12 +127,14 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
             // An element without a tag in our table is another program's.
             None => Verdict::Lives,
             Some(tag) if node.has_tag(tag) || node.is_listed_in(comment) => Verdict::Lives,
-            Some(_) => node.by_addresses(&trace.addrs, "its pod is gone".to_owned()),
+            Some(_) => {
+                node.by_addresses(&trace.addrs, "nothing that was read shows that its pod lives".to_owned())
+            }
         },
         Named::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => Verdict::Lives,
         Named::Container { .. } => node.by_container(
             &trace.addrs,
-            "no result cache and no lease that was read has its container".to_owned(),
+            "no record and no lease that was read shows that its container lives".to_owned(),
         ),
         Named::Link(name) => by_link(node, trace, name),
         // The rules name no owner, and serve any pod with the address.
@@ -140,7 +142,7 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
             if trace.addrs.iter().any(|ip| node.is_held(*ip) || node.place_of(*ip).is_some()) {
                 Verdict::Lives
             } else {
-                node.unless_blind("no pod has the address".to_owned())
+                node.unless_blind("no pod that can be seen from here has the address".to_owned())
             }
         }
     }

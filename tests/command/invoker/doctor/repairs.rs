@@ -158,6 +158,32 @@ fn what_others_mend_meanwhile_is_not_called_repaired() {
     assert_eq!(kinds(&findings(&repaired, 0)), ["host-state gone one"]);
 }
 
+/// A doctor in a container with fewer capabilities does not see the namespaces of other processes.
+#[test]
+fn a_doctor_that_may_not_look_at_processes_removes_no_lease() {
+    need!("ip", "nft", "setpriv");
+    let (node, pod) = (Node::new(), Pod::new());
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.1.0/24"));
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    fs::remove_file(node.entry("doc", "one")).unwrap();
+    // The alias of the host's end would be evidence, too.
+    let end = node.host.links().into_iter().find(|name| name.starts_with("veth")).unwrap();
+    node.host.ip(&format!("link set {end} alias none"));
+    let (data_dir, lease) = (node.host.data_dir(), node.host.data_dir().join("doc/10.213.1.2"));
+    let args = ["doctor", "--json", "--grace", "0", "--repair", "--data-dir", data_dir.to_str().unwrap()];
+    let mut run = node.cnimble(plugin_dir(), &args);
+    let mut wrapped = node.host.command("setpriv");
+    wrapped.args(["--bounding-set", "-sys_ptrace"]).arg(run.command.get_program());
+    wrapped.args(run.command.get_args());
+    wrapped.envs(run.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    run.command = wrapped;
+    let outcome = run.run();
+    let document: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    let unseen = document["notLookedAt"].as_array().unwrap();
+    assert!(unseen.iter().any(|text| text.as_str().unwrap().contains("Permission denied")), "{document:#}");
+    assert!(lease.exists(), "{document:#}");
+}
+
 #[test]
 fn a_table_that_cannot_be_read_is_named() {
     need!("ip", "nft", "unshare", "mount", "iptables-legacy", "iptables-legacy-save");
