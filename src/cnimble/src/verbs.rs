@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use cnimble_cni::{self as cni, CniResult, Code, NetworkList, Version};
+use cnimble_netlink::NetNs;
 use cnimble_runtime::{Attach, ConfError, Entry, Error, Key, Lookup, PluginError};
 
 use super::args::{self, Attachment};
 use super::interrupt::{finish, interruptible};
 use super::output::note;
-use super::report::{Report, usage};
+use super::report::{Exit, Report, usage};
 use super::{Session, network, print, print_json, style, target};
 
 /// Adds an attachment, and prints the result. A signal undoes the ADD, unless the attachment was on record before.
@@ -87,7 +88,7 @@ async fn abandon(session: &Session, network: &NetworkList, attach: &Attach, repo
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordState {
     Usable,
-    /// It is damaged, or can't be read. A warning has told why.
+    /// It is damaged, can't be read, or has no usable configuration. A warning has told why.
     Unusable,
     Missing,
 }
@@ -130,8 +131,8 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
         ),
         RecordState::Usable => format!("{ifname} of {container_id} is removed from {name}"),
         RecordState::Unusable => format!(
-            "the record of {ifname} of {container_id} on {name} can't be used; DEL ran by the network's file, without \
-             the result of ADD"
+            "the configuration in the record of {ifname} of {container_id} on {name} can't be used, or the record as a \
+             whole; DEL ran by the network's file"
         ),
         RecordState::Missing => format!(
             "there is no record of {ifname} of {container_id} on {name} in {}: nothing was attached under this ID, it \
@@ -156,6 +157,7 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     let session = &by_choice(session, given.from_file);
     let attach = target::attach(&given.attachment)?;
     let what = format!("can't check {} in network {}", attach.ifname, given.attachment.network);
+    let from_file = given.from_file;
     let Existing { given, network, attach, record, .. } = find(session, given, attach, &what, "check")?;
     if attach.netns.is_empty() {
         return Err(usage("no network namespace was given, and the cache doesn't know it"));
@@ -163,7 +165,11 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     let outcome = interruptible(session.invoker.check(&given, &attach)).await;
     match &outcome {
         Ok(Err(err @ Error::Plugins(failures))) if is_difference(&failures.first.cause) => {
-            let what = format!("{} is not as network {} made it", attach.ifname, network.name);
+            let what = if from_file {
+                format!("{} differs from the file of network {}", attach.ifname, network.name)
+            } else {
+                format!("{} is not as network {} made it", attach.ifname, network.name)
+            };
             return Err(Report::of(session, what, err).hint(add_again(session, &network, &attach)));
         }
         Ok(Err(err @ Error::NoResult { .. })) if record == RecordState::Missing => {
@@ -225,10 +231,34 @@ fn find(
         }
     };
     if let Some(entry) = entry {
+        refuse_other_namespace(&entry, arguments, &attach, what)?;
         recall(&mut attach, &arguments.attachment, entry);
     }
     let network = session.invoker.configuration_of(&given, &attach);
     Ok(Existing { given, network, attach, record, has_file })
+}
+
+/// Fails if the given namespace is another one than that of the recorded ADD. The plugins would look for the pod's
+/// interface in the wrong place, and DEL would end the record without having removed it. If one of both paths leads to
+/// no namespace, nothing is known, and the call goes on. With `--from-file` the record does not count.
+fn refuse_other_namespace(
+    entry: &Entry,
+    arguments: &args::Existing,
+    attach: &Attach,
+    what: &str,
+) -> Result<(), Report> {
+    let is_given = arguments.attachment.netns.is_some() && !arguments.from_file;
+    let Some(recorded) = entry.namespace().filter(|_| is_given) else { return Ok(()) };
+    let (Ok(added), Ok(given)) = (NetNs::open(recorded.as_ref()), NetNs::open(attach.netns.as_ref())) else {
+        return Ok(());
+    };
+    if added.same_as(&given).unwrap_or(true) {
+        return Ok(());
+    }
+    let Attach { ifname, container_id, netns, .. } = attach;
+    let why = format!("by its record {ifname} of {container_id} is in {recorded}, and not in {netns}");
+    Err(Report::because(Exit::Usage, what, why)
+        .hint("leave the namespace out, or give the one on record; --from-file takes the one that is given"))
 }
 
 /// A call for an attachment with neither a usable file of the network nor a usable record.
@@ -332,7 +362,8 @@ fn is_missing(path: &str) -> bool {
 fn lookup(session: &Session, network: &str, attach: &Attach) -> (RecordState, Option<Entry>) {
     let key = Key { network, container_id: &attach.container_id, ifname: &attach.ifname };
     match session.invoker.cache().get(key) {
-        Ok(Lookup::Entry(entry)) => (RecordState::Usable, Some(*entry)),
+        Ok(Lookup::Entry(entry)) if entry.network_list().is_ok() => (RecordState::Usable, Some(*entry)),
+        Ok(Lookup::Entry(entry)) => (RecordState::Unusable, Some(*entry)),
         Ok(Lookup::Corrupt(why)) => {
             log::warn!("the record of {} of {} is damaged: {why}", attach.ifname, attach.container_id);
             (RecordState::Unusable, None)

@@ -392,6 +392,42 @@ fn no_sentence_says_what_was_not_looked_at() {
     assert_eq!(node.entries().len(), 5);
 }
 
+/// DEL in another namespace would end the record, and leave the interface of the pod.
+#[test]
+fn the_namespace_of_another_pod_is_refused() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let [pod, other] = [Pod::new(), Pod::new()];
+    add(&node, &pod, "10.214.41.0/24");
+    for verb in ["del", "check"] {
+        let outcome = cnimble(&node, &[verb, "net", other.path(), "--container-id", "one"]);
+        assert_eq!(outcome.status, 2, "{verb}: {}", outcome.describe());
+        let says = format!("by its record eth0 of one is in {}, and not in {}", pod.path(), other.path());
+        assert!(outcome.stderr.contains(&says), "{verb}: {}", outcome.describe());
+    }
+    assert_eq!(node.entries().len(), 1);
+    cnimble(&node, &["check", "net", pod.path(), "--container-id", "one"]).success();
+    cnimble(&node, &["del", "net", pod.path(), "--container-id", "one"]).success();
+    nothing_stays(&node, "DEL in its own namespace");
+}
+
+/// The record's result is used, and its configuration is not.
+#[test]
+fn a_record_with_a_damaged_configuration_is_no_removal_by_the_record() {
+    need!("ip", "nft");
+    let node = Node::new();
+    let pod = Pod::new();
+    add(&node, &pod, "10.214.42.0/24");
+    let record = node.cache().join("results/net-one-eth0");
+    let mut entry: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    // The base64 of `{`.
+    entry["config"] = json!("ew==");
+    fs::write(&record, entry.to_string()).unwrap();
+    let del = node.cnimble(plugin_dir(), &["del", "net", "--container-id", "one"]).json().run();
+    assert_eq!(del.result()["recorded"], false, "{}", del.describe());
+    nothing_stays(&node, "DEL by the file");
+}
+
 /// A misspelt path of a file can't lead to a record. The error says how the record is reached.
 #[test]
 fn a_path_without_a_file_is_answered_with_the_way_to_the_record() {
