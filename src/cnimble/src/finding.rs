@@ -113,7 +113,7 @@ impl Item {
             Outcome::Found | Outcome::InPod => (planned, remedy),
             Outcome::Left => ("left alone", self.doubt.clone().unwrap_or_default()),
             Outcome::Repaired => (done, remedy),
-            Outcome::Gone => ("gone", "it is not there any more, or is not as it was".to_owned()),
+            Outcome::Gone => ("gone", "a second look found nothing to repair".to_owned()),
             Outcome::Failed => ("failed", format!("{remedy}: {}", self.error.as_deref().unwrap_or_default())),
         });
         style::part(&format!("{kind} {what}"), &rows, paint)

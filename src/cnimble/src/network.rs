@@ -73,7 +73,7 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     if network.disable_gc {
         return disabled(session, &network);
     }
-    let name = &network.name;
+    let (name, dir) = (&network.name, session.invoker.cache().dir().display());
     let words = match &valid {
         None => {
             // Without this note a forgotten list looks like a clean network.
@@ -84,11 +84,13 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
             format!("{name}: no DEL ran")
         }
         Some(valid) if network.version >= Version::V1_1_0 => format!(
-            "{name}: DEL of attachments that aren't valid and GC of the plugins succeeded; valid attachments: {}",
+            "{name}: DEL of attachments on record in {dir} that aren't valid and GC of the plugins succeeded; valid \
+             attachments: {}",
             valid.len()
         ),
         Some(valid) => format!(
-            "{name}: DEL of attachments that aren't valid succeeded; valid attachments: {}; version {} has no GC",
+            "{name}: DEL of attachments on record in {dir} that aren't valid succeeded; valid attachments: {}; \
+             version {} has no GC",
             valid.len(),
             network.version
         ),
@@ -145,7 +147,9 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     if failed.peek().is_some() {
         let report = Report::new(Exit::Left, what).row("network", &network.name);
         let report = failed.fold(report, |report, why| report.row("why", why));
-        return Err(report.hint("run it again; it may be repeated until it succeeds"));
+        return Err(
+            report.hint("`cnimble doctor` names a remedy for each; what can be repaired may be repeated")
+        );
     }
     let (cleaned, left) = (count(&items, Outcome::Repaired), count(&items, Outcome::Left));
     let (name, living) = (&network.name, diagnosis.living);

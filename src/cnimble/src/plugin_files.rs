@@ -156,7 +156,7 @@ impl PluginFiles {
             .filter_map(PluginFile::misnamed)
             .map(|what| Consequence {
                 what,
-                remedy: "install again, with --copies: a write into one hard link changes all plugins",
+                remedy: "install again, with --copies: a write into one of several hard links changes all",
             })
             .collect();
         let ours = files.iter().filter(|file| file.maker == Maker::Cnimble);
@@ -190,7 +190,7 @@ impl PluginFiles {
                 files.iter().filter_map(|file| Some(file.path.parent()?.to_string_lossy())).collect();
             let dirs = joined(&dirs);
             let names = if makes.len() == 1 {
-                format!("all {} of the reference set", names.len())
+                format!("all {} that are there", names.len())
             } else {
                 names.join(", ")
             };
@@ -245,7 +245,7 @@ async fn not_handed_over(
     let more = if pods.len() > NAMED { format!(", and {} more", pods.len() - NAMED) } else { String::new() };
     let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
     (!pods.is_empty()).then(|| Consequence {
-        what: format!("DEL by the Go plugins leaves packet rules of living pods: {named}{more}"),
+        what: format!("DEL by the Go plugins may leave packet rules of living pods: {named}{more}"),
         remedy: "cnimble hand-over --yes",
     })
 }

@@ -115,7 +115,7 @@ impl Report {
                 .row("network", network)
                 .row("why", error.to_string())
                 .hint(format!(
-                    "raise the network's cniVersion to {since} or later, and add the attachment again"
+                    "raise the network's cniVersion to {since} or later, delete the attachment, and add it again"
                 )),
             Error::NoResult { network, .. } => {
                 Report::new(Exit::Files, what).row("network", network).row("why", error.to_string())
@@ -313,7 +313,7 @@ fn hint(del: &str, verb: Verb, cause: &PluginError) -> Option<String> {
             1 | 2 | 6 | 7 if verb == Verb::Del => {
                 "a repetition fails in the same way; correct the network's file, and use --from-file".to_owned()
             }
-            _ if verb == Verb::Del => "DEL may be repeated until it succeeds".to_owned(),
+            _ if verb == Verb::Del => "DEL may be repeated".to_owned(),
             _ => return None,
         },
         _ => return None,

@@ -434,7 +434,7 @@ fn leaving(known: &Known) -> Finding {
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why: "its DEL has begun and is not done".to_owned(),
         doubt: Some(format!(
-            "a repair would leave rules behind the DEL; a runtime repeats it, else `{}`",
+            "a repair would leave rules behind the DEL; a runtime may repeat it, else `{}`",
             del_command(known)
         )),
         passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),

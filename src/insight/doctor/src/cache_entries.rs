@@ -36,7 +36,8 @@ impl Action {
             Action::Del { entry, with_result, cache } => {
                 let invoker = invoker.clone().with_cache_dir(cache);
                 let deleted = invoker.del_entry(entry, *with_result).await;
-                deleted.map(|()| Repair::Done).map_err(|err| err.to_spec())
+                let was_there = deleted.map_err(|err| err.to_spec())?;
+                Ok(if was_there { Repair::Done } else { Repair::Gone })
             }
             Action::SetAside(path) => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();

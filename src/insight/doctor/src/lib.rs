@@ -229,7 +229,10 @@ impl Doctor<'_> {
         findings.extend(cut_off);
         findings.extend(sandboxes);
         unchecked.extend(attachments::not_compared(&sight.node, &findings));
-        if !findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
+        if findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
+            unchecked
+                .push("unused sets and chains: the repair of missing rules may use them again".to_owned());
+        } else {
             findings.extend(stale_rules::idle(&mut Nft::new())?);
         }
         findings.sort_by_key(|finding| finding.kind);

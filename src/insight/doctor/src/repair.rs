@@ -53,11 +53,11 @@ impl Doctor<'_> {
         outcomes.extend(join_all(repairs).await.into_iter().flatten());
         // Findings without a network come last, because the other repairs leave empty chains.
         if let Some(of) = unknown {
-            let others = outcomes.values().any(|outcome| matches!(outcome, Repair::Done));
-            let repairs = self.repair_network(None, of, reach).await.into_iter();
-            outcomes.extend(repairs.map(|(index, outcome)| (index, with_regard_to_others(outcome, others))));
+            outcomes.extend(self.repair_network(None, of, reach).await);
         }
-        outcomes.into_values().collect()
+        let mut outcomes: Vec<Repair> = outcomes.into_values().collect();
+        count_side_effects(findings, &mut outcomes);
+        outcomes
     }
 
     /// Repairs the findings of one network, or those of none, which need the lock of the node. Returns the outcomes
@@ -89,8 +89,7 @@ impl Doctor<'_> {
                         Err(err) => (Repair::Failed(err.clone()), None),
                     },
                 };
-                let others = outcomes.iter().any(|(_, outcome)| matches!(outcome, Repair::Done));
-                outcomes.push((index, with_regard_to_others(outcome, others)));
+                outcomes.push((index, outcome));
                 if end.is_some_and(|end| Instant::now() >= end) {
                     break;
                 }
@@ -112,13 +111,37 @@ impl Doctor<'_> {
     }
 }
 
-/// Returns the outcome, with regard to whether this call has repaired `others` before: then what is gone went with
-/// them. A DEL of a cache entry for example removes its lease, too.
-fn with_regard_to_others(outcome: Repair, others: bool) -> Repair {
-    match outcome {
-        Repair::Gone if others => Repair::Done,
-        outcome => outcome,
+/// Counts as repaired what is gone because of another repair of this call.
+fn count_side_effects(findings: &[Finding], outcomes: &mut [Repair]) {
+    let repaired: Vec<&Finding> = findings
+        .iter()
+        .zip(outcomes.iter())
+        .filter(|(_, outcome)| matches!(outcome, Repair::Done))
+        .map(|(finding, _)| finding)
+        .collect();
+    for (finding, outcome) in findings.iter().zip(outcomes.iter_mut()) {
+        let went_with_others = repaired.iter().any(|other| can_go_with(finding, other));
+        if went_with_others && matches!(outcome, Repair::Gone) {
+            *outcome = Repair::Done;
+        }
     }
+}
+
+/// Returns whether the repair of `other` can have removed or mended what `finding` is about. A DEL of a cache entry
+/// removes the lease of the same container, too. Pods of one network share its bridge and its packet rules. What names
+/// no container can go with anything, such as a set with its last element.
+fn can_go_with(finding: &Finding, other: &Finding) -> bool {
+    let Some(id) = &finding.subject.container_id else { return true };
+    let shares_objects = matches!(finding.kind, Kind::HostState | Kind::MissingRules)
+        && finding.kind == other.kind
+        && finding.subject.network == other.subject.network;
+    // An alias or a comment can have cut the ID.
+    let is_of_container = other
+        .subject
+        .container_id
+        .as_ref()
+        .is_some_and(|of_other| id.starts_with(of_other.as_str()) || of_other.starts_with(id.as_str()));
+    shares_objects || is_of_container
 }
 
 /// Repairs a finding if it is found again. Otherwise there is nothing to do.

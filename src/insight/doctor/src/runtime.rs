@@ -176,9 +176,9 @@ impl Look<'_> {
         }
         let sandbox = Sandbox { id: id.clone(), pod, ready: false };
         let why = "the runtime lists no such sandbox, and its namespace is there".to_owned();
-        let remedy = "take it away by `cnimble del`, if nothing uses it";
+        let remedy = "detach it by `cnimble del`, if nothing uses it";
         let mut finding = finding(Kind::SandboxGone, &sandbox, &[known], why, remedy);
-        finding.doubt = Some(format!("something may use it; if not, `{}` takes it away", del_command(known)));
+        finding.doubt = Some(format!("something may use it; if not, `{}` detaches it", del_command(known)));
         Some(finding)
     }
 }

@@ -205,7 +205,7 @@ fn of_rules(networks: &BTreeMap<String, Needs>) -> Result<Vec<String>, Error> {
         let conf = fs::read_to_string("/etc/firewalld/firewalld.conf").unwrap_or_default();
         if named(networks, |of| of.published).is_some() && is_yes(&conf, "StrictForwardPorts") {
             warnings.push(
-                "firewalld.conf says StrictForwardPorts=yes, by which firewalld drops what comes for published ports"
+                "firewalld.conf says StrictForwardPorts=yes, by which firewalld may drop what comes for published ports"
                     .to_owned(),
             );
         }
@@ -268,8 +268,8 @@ fn of_tables() -> Vec<String> {
         let most = number(&format!("/proc/sys/net/{family}/neigh/default/gc_thresh3"));
         if let Some(how) = full(neighbours(&text), most) {
             warnings.push(format!(
-                "the neighbour table of {family} is nearly full ({how}), and no new pod is reached when it is full: \
-                 raise net.{family}.neigh.default.gc_thresh3"
+                "the neighbour table of {family} is nearly full ({how}), and a new pod may not be reached when it is \
+                 full: raise net.{family}.neigh.default.gc_thresh3"
             ));
         }
     }

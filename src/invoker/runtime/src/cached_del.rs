@@ -25,18 +25,21 @@ impl Invoker {
     /// Runs DEL of an entry that has been read. With `with_result` it does what [`Invoker::del_recorded`] does. Without
     /// it the plugins get no result, which could lead them to objects of others.
     ///
+    /// Returns false if the cache has no such entry any more, so that no DEL has run.
+    ///
     /// # Errors
     /// Fails as [`Invoker::del_recorded`] does.
     #[doc(hidden)]
-    pub async fn del_entry(&self, entry: &Entry, with_result: bool) -> Result<(), Error> {
+    pub async fn del_entry(&self, entry: &Entry, with_result: bool) -> Result<bool, Error> {
         if with_result {
-            return self.del_recorded(entry.key()).await.map(drop);
+            return self.del_recorded(entry.key()).await;
         }
         let network = self.network_of(entry)?;
         let attach = Attach::from_entry(entry);
         let _together = self.together(&network.name, &attach).await?;
         outcome(self.del_chain(&network, &network.plugins, &attach, None).await)?;
-        Ok(self.cache.remove(entry.key())?)
+        self.cache.remove(entry.key())?;
+        Ok(true)
     }
 
     /// Returns the network as the entry recorded it.

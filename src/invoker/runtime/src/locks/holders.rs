@@ -30,7 +30,8 @@ fn holder(line: &str, inode: u64) -> Option<u32> {
         return None;
     }
     let pid = words.nth(2)?.parse().ok()?;
-    // Only the inode is compared: on some file systems this device differs from that of stat(2).
+    // Only the inode is compared, because on some file systems this device differs from that of stat(2). So a process
+    // with a lock on a file of another file system can be named by mistake.
     let (_, found) = words.next()?.rsplit_once(':')?;
     (found.parse() == Ok(inode)).then_some(pid)
 }
