@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use cnimble_cni::{Attachment as Id, Owner};
 use cnimble_netlink::nft::Nft;
-use cnimble_rules::survey::{self, Named};
+use cnimble_rules::survey::{self, OwnerHint};
 use cnimble_tests::{Attachment, Host, PATIENCE, Pod, announce, go_plugins, need, plugin_dir, wait_until};
 
 use super::chain::{Chain, Part, Set};
@@ -289,10 +289,12 @@ fn differences(host: &Host, chains: &[Chain<'_>], all: &[Live]) -> Vec<String> {
     let traces = host.within(|| survey::traces(&mut Nft::new()).unwrap());
     for trace in traces {
         let owned = match &trace.named {
-            Named::Comment(comment) => owners.iter().any(|owner| owner.owns(comment)),
-            Named::Container { id, .. } => all.iter().any(|live| live.attachment.id == *id),
-            Named::Link(name) => links.contains(name),
-            Named::Nothing => all.iter().any(|live| live.addrs().iter().any(|ip| trace.addrs.contains(ip))),
+            OwnerHint::Comment(comment) => owners.iter().any(|owner| owner.owns(comment)),
+            OwnerHint::Container { id, .. } => all.iter().any(|live| live.attachment.id == *id),
+            OwnerHint::Link(name) => links.contains(name),
+            OwnerHint::Nothing => {
+                all.iter().any(|live| live.addrs().iter().any(|ip| trace.addrs.contains(ip)))
+            }
         };
         if !owned {
             wrong.push(format!("rules of nobody: {} {:?}", trace.what, trace.named));

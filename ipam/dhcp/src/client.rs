@@ -5,8 +5,8 @@
 //!     └─────────────────┘                 └───────────┴──────────────┘
 //! ```
 //! A [`Protocol`] adds the steps to a lease, the messages and the pauses. The driver calls [`Client::tick`] at the time
-//! of [`Client::next`], and passes messages on. It carries out the [`Action`]s that each call returns. Times are as in
-//! [`lease`](crate::v4::lease).
+//! of [`Client::next`], and passes messages on. It carries out the [`ClientAction`]s that each call returns. Times are
+//! as in [`lease`](crate::v4::lease).
 
 use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, RandomState};
@@ -97,8 +97,8 @@ pub(crate) trait Protocol: Debug + Sized {
     /// Starts a new exchange, with a new transaction ID. Answers to earlier messages no longer count.
     fn begin(&mut self, now: u64);
 
-    /// Does the work of the present step in [`State::Acquiring`] at `now`. Sets the time of the next action.
-    fn advance(client: &mut Client<Self>, now: u64) -> Vec<Action<Self>>;
+    /// Does the work of the present step in [`ClientState::Acquiring`] at `now`. Sets the time of the next action.
+    fn advance(client: &mut Client<Self>, now: u64) -> Vec<ClientAction<Self>>;
 
     /// Returns the message that extends the lease, to its server or when rebinding to all. May set `client.next` to an
     /// earlier time than [`Client`] would.
@@ -110,7 +110,7 @@ pub(crate) trait Protocol: Debug + Sized {
 
 /// The state of a client, as in the drawing of the module.
 #[derive(Debug)]
-pub(crate) enum State<P: Protocol> {
+pub(crate) enum ClientState<P: Protocol> {
     /// The client is at this step to a lease. It has none, except after a server of DHCPv6 has forgotten it: the client
     /// then keeps it until its end.
     Acquiring(P::Step),
@@ -126,7 +126,7 @@ pub(crate) enum State<P: Protocol> {
 
 /// An action of the client, which the driver carries out.
 #[derive(Debug)]
-pub(crate) enum Action<P: Protocol> {
+pub(crate) enum ClientAction<P: Protocol> {
     /// Send this message.
     Send(P::Message),
     /// Ask the link which host has this address.
@@ -135,10 +135,10 @@ pub(crate) enum Action<P: Protocol> {
     Report(Event),
 }
 
-impl<P: Protocol> Action<P> {
+impl<P: Protocol> ClientAction<P> {
     /// Returns the action that writes a line to the log.
     pub(crate) fn log(line: String) -> Self {
-        Action::Report(Event::Log(line))
+        ClientAction::Report(Event::Log(line))
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Client<P: Protocol> {
     pub(crate) protocol: P,
-    pub(crate) state: State<P>,
+    pub(crate) state: ClientState<P>,
     /// The lease, while the client has one. The client keeps it while it renews or rebinds.
     pub(crate) lease: Option<P::Lease>,
     /// The address that the client asks servers for: that of its last lease, unless another host has it.
@@ -176,7 +176,7 @@ impl<P: Protocol> Client<P> {
         protocol.begin(now);
         Client {
             protocol,
-            state: State::Acquiring(P::Step::default()),
+            state: ClientState::Acquiring(P::Step::default()),
             lease: None,
             preferred: None,
             next: now,
@@ -188,27 +188,27 @@ impl<P: Protocol> Client<P> {
     /// Resumes a lease from a file. T1, T2 and the end may be in the past.
     pub(crate) fn resume(self, lease: P::Lease) -> Self {
         let (next, preferred) = (lease.timer().renew, Some(lease.address()));
-        Client { state: State::Bound, next, preferred, lease: Some(lease), ..self }
+        Client { state: ClientState::Bound, next, preferred, lease: Some(lease), ..self }
     }
 
     /// Returns the time at which [`Client::tick`] has something to do. It is `u64::MAX` for an endless lease.
     pub(crate) fn next(&self) -> u64 {
         let Some(timer) = self.lease.as_ref().map(Lease::timer) else { return self.next };
-        let end = if matches!(self.state, State::Renewing) { timer.rebind } else { timer.expires };
+        let end = if matches!(self.state, ClientState::Renewing) { timer.rebind } else { timer.expires };
         self.next.min(end)
     }
 
     /// Returns true if the client waits for messages. A bound client needs no socket.
     pub(crate) fn listens(&self) -> bool {
-        !matches!(self.state, State::Bound)
+        !matches!(self.state, ClientState::Bound)
     }
 
     /// Returns the address that the link is probed for. `None` if there is none, or if the client has this address
     /// already.
     pub(crate) fn probed(&self) -> Option<Address<P>> {
         match &self.state {
-            State::Acquiring(step) => P::requested(step).filter(|address| !self.has(*address)),
-            State::Probing(lease) => Some(lease.address()),
+            ClientState::Acquiring(step) => P::requested(step).filter(|address| !self.has(*address)),
+            ClientState::Probing(lease) => Some(lease.address()),
             _ => None,
         }
     }
@@ -220,7 +220,7 @@ impl<P: Protocol> Client<P> {
 
     /// Does what is due at `now`: the next step, the end of a probe, an extension, or the end of the lease. Returns
     /// nothing if it is too early.
-    pub(crate) fn tick(&mut self, now: u64) -> Vec<Action<P>> {
+    pub(crate) fn tick(&mut self, now: u64) -> Vec<ClientAction<P>> {
         if now < self.next() {
             return Vec::new();
         }
@@ -228,34 +228,34 @@ impl<P: Protocol> Client<P> {
             return self.lose(now, EXPIRED);
         }
         match &self.state {
-            State::Acquiring(_) => P::advance(self, now),
-            State::Probing(lease) => {
+            ClientState::Acquiring(_) => P::advance(self, now),
+            ClientState::Probing(lease) => {
                 let lease = lease.clone();
                 vec![self.bind(now, *lease)]
             }
-            State::Bound | State::Renewing | State::Rebinding => self.extend(now),
+            ClientState::Bound | ClientState::Renewing | ClientState::Rebinding => self.extend(now),
         }
     }
 
     /// Renews or rebinds the lease, and plans the next attempt.
-    fn extend(&mut self, now: u64) -> Vec<Action<P>> {
+    fn extend(&mut self, now: u64) -> Vec<ClientAction<P>> {
         let Some(lease) = self.lease.clone() else {
             self.start(now, now);
             return Vec::new();
         };
         let (address, timer) = (lease.address(), lease.timer());
         let mut actions = Vec::new();
-        if now >= timer.rebind && !matches!(self.state, State::Rebinding) {
-            self.enter(now, State::Rebinding, now);
-            actions.push(Action::log(format!("rebinding {address}: any server may prolong it")));
-        } else if matches!(self.state, State::Bound) {
-            self.enter(now, State::Renewing, now);
+        if now >= timer.rebind && !matches!(self.state, ClientState::Rebinding) {
+            self.enter(now, ClientState::Rebinding, now);
+            actions.push(ClientAction::log(format!("rebinding {address}: any server may prolong it")));
+        } else if matches!(self.state, ClientState::Bound) {
+            self.enter(now, ClientState::Renewing, now);
             let server = lease.clone().held().server();
-            actions.push(Action::log(format!("renewing {address} at {server}")));
+            actions.push(ClientAction::log(format!("renewing {address} at {server}")));
         }
-        let end = if matches!(self.state, State::Rebinding) { timer.expires } else { timer.rebind };
+        let end = if matches!(self.state, ClientState::Rebinding) { timer.expires } else { timer.rebind };
         self.next = u64::MAX;
-        actions.push(Action::Send(P::extend(self, now, &lease)));
+        actions.push(ClientAction::Send(P::extend(self, now, &lease)));
         // The pause is half of what remains (RFC 2131, section 4.4.5). The first pauses of RFC 8415 may be longer than
         // a short lease.
         self.next = self.next.min(now + (end.saturating_sub(now) / 2).max(SHORTEST_PAUSE));
@@ -271,7 +271,7 @@ impl<P: Protocol> Client<P> {
         now: u64,
         lease: P::Lease,
         probed: Option<(Address<P>, u64)>,
-    ) -> Vec<Action<P>> {
+    ) -> Vec<ClientAction<P>> {
         if self.has(lease.address()) {
             return vec![self.bind(now, lease)];
         }
@@ -280,28 +280,28 @@ impl<P: Protocol> Client<P> {
         let since = match probed {
             Some((address, since)) if address == lease.address() => since,
             _ => {
-                actions.push(Action::Probe(lease.address()));
+                actions.push(ClientAction::Probe(lease.address()));
                 now
             }
         };
-        self.enter(now, State::Probing(Box::new(lease)), since + PROBE);
+        self.enter(now, ClientState::Probing(Box::new(lease)), since + PROBE);
         actions.extend(self.tick(now));
         actions
     }
 
     /// Takes the lease at once, and returns the report of it.
-    pub(crate) fn bind(&mut self, now: u64, lease: P::Lease) -> Action<P> {
-        self.enter(now, State::Bound, lease.timer().renew);
+    pub(crate) fn bind(&mut self, now: u64, lease: P::Lease) -> ClientAction<P> {
+        self.enter(now, ClientState::Bound, lease.timer().renew);
         self.preferred = Some(lease.address());
         self.lease = Some(lease.clone());
         self.tally.clear();
-        Action::Report(Event::Bound(lease.held()))
+        ClientAction::Report(Event::Bound(lease.held()))
     }
 
     /// Ends the lease, if there is one, and starts over at once. Returns the report with the reason `why`.
-    pub(crate) fn lose(&mut self, now: u64, why: &'static str) -> Vec<Action<P>> {
+    pub(crate) fn lose(&mut self, now: u64, why: &'static str) -> Vec<ClientAction<P>> {
         self.start(now, now);
-        let lost = self.lease.take().map(|lease| Action::Report(Event::Lost(lease.held(), why)));
+        let lost = self.lease.take().map(|lease| ClientAction::Report(Event::Lost(lease.held(), why)));
         lost.into_iter().collect()
     }
 
@@ -309,7 +309,7 @@ impl<P: Protocol> Client<P> {
     /// the client has no lease, not even one that is probed.
     pub(crate) fn release(&mut self, now: u64) -> Option<(Address<P>, P::Message)> {
         let probed = match &self.state {
-            State::Probing(lease) => Some(lease.as_ref().clone()),
+            ClientState::Probing(lease) => Some(lease.as_ref().clone()),
             _ => None,
         };
         let lease = self.lease.take().or(probed)?;
@@ -319,11 +319,11 @@ impl<P: Protocol> Client<P> {
 
     /// Starts over without a lease, with the first step at `next`.
     pub(crate) fn start(&mut self, now: u64, next: u64) {
-        self.enter(now, State::Acquiring(P::Step::default()), next);
+        self.enter(now, ClientState::Acquiring(P::Step::default()), next);
     }
 
     /// Begins a new exchange in this state. The next action of the client is at `next`.
-    pub(crate) fn enter(&mut self, now: u64, state: State<P>, next: u64) {
+    pub(crate) fn enter(&mut self, now: u64, state: ClientState<P>, next: u64) {
         self.protocol.begin(now);
         self.state = state;
         self.next = next;
@@ -338,18 +338,18 @@ pub(crate) fn random() -> u32 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Action, Event, Protocol};
+    use super::{ClientAction, Event, Protocol};
 
     pub(crate) fn words<P: Protocol>(
-        actions: &[Action<P>],
+        actions: &[ClientAction<P>],
         sent: impl Fn(&P::Message) -> String,
     ) -> Vec<String> {
-        let word = |action: &Action<P>| match action {
-            Action::Send(message) => sent(message),
-            Action::Probe(address) => format!("probe {address}"),
-            Action::Report(Event::Bound(lease)) => format!("bound {}", lease.address()),
-            Action::Report(Event::Lost(lease, why)) => format!("lost {}: {why}", lease.address()),
-            Action::Report(Event::Log(_)) => "log".to_owned(),
+        let word = |action: &ClientAction<P>| match action {
+            ClientAction::Send(message) => sent(message),
+            ClientAction::Probe(address) => format!("probe {address}"),
+            ClientAction::Report(Event::Bound(lease)) => format!("bound {}", lease.address()),
+            ClientAction::Report(Event::Lost(lease, why)) => format!("lost {}: {why}", lease.address()),
+            ClientAction::Report(Event::Log(_)) => "log".to_owned(),
         };
         actions.iter().map(word).collect()
     }

@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 
 use cnimble_netlink::link::Mac;
 
-use crate::client::{Action, Client};
+use crate::client::{Client, ClientAction};
 use crate::domains;
 use crate::held::{self, Held};
-use crate::v4::client::{Dhcp4, Identity};
+use crate::v4::client::{ClientIdentity, Dhcp4};
 use crate::v4::frame;
 use crate::v4::lease::{self, Lease};
 use crate::v4::message::{Answer, code};
@@ -35,7 +35,7 @@ pub fn dhcp(bytes: &[u8]) {
         *place = *byte;
     }
     let own = vec![(code::CLIENT_ID, b"\0id".to_vec())];
-    let identity = Identity { mac: MAC, broadcast: false, own, request: vec![1, 3] };
+    let identity = ClientIdentity { mac: MAC, broadcast: false, own, request: vec![1, 3] };
     let mut client = Client::new(Dhcp4::new(identity), 1000, 0);
     for message in [bytes, &message] {
         let Some(mut answer) = Answer::parse(message, MAC) else { continue };
@@ -49,7 +49,7 @@ pub fn dhcp(bytes: &[u8]) {
         }
         let actions = client.tick(client.next());
         let xid = actions.iter().find_map(|action| match action {
-            Action::Send(question) => Some(question.xid),
+            ClientAction::Send(question) => Some(question.xid),
             _ => None,
         });
         answer.xid = xid.unwrap_or_default();
@@ -87,7 +87,7 @@ pub fn dhcp6(bytes: &[u8]) {
         [&head[..], &ids, &ia].concat(),
         [&head[..], &ids, &option(14, &[]), &ia].concat(),
     ];
-    let identity = v6::client::Identity { duid: DUID.to_vec(), iaid: IAID };
+    let identity = v6::client::ClientIdentity { duid: DUID.to_vec(), iaid: IAID };
     let mut client = Client::new(v6::client::Dhcp6::new(identity), 1000, 0);
     for message in messages {
         let Some(mut answer) = v6::message::Answer::parse(&message, DUID, IAID) else { continue };
@@ -109,7 +109,7 @@ pub fn dhcp6(bytes: &[u8]) {
             // An endless lease has no next time.
             let now = client.next().min(1 << 50);
             for action in client.tick(now) {
-                if let Action::Send(question) = action {
+                if let ClientAction::Send(question) = action {
                     answer.xid = question.xid;
                     assert!(question.encode().len() < 1000);
                 }

@@ -77,7 +77,7 @@ impl Family {
 
 /// A lease that an ADD asks for. The daemon keeps it in the file of the lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Wanted {
+pub(crate) struct LeaseRequest {
     #[serde(rename = "whose")]
     pub(crate) owner: LeaseOwner,
     /// IPv4 if it is missing, because a lease daemon without families writes none.
@@ -97,7 +97,7 @@ pub(crate) struct Wanted {
     pub(crate) timeout: Option<u32>,
 }
 
-impl Wanted {
+impl LeaseRequest {
     /// Returns the key of the lease ([`LeaseOwner::key`]).
     pub(crate) fn key(&self) -> String {
         self.owner.key(self.family)
@@ -109,9 +109,9 @@ impl Wanted {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Request {
     /// A new lease, or the one that the interface has. The reply comes when there is one.
-    Add(Wanted),
+    Add(LeaseRequest),
     /// A new or existing lease of IPv6. The name is one of its own, so that an older lease daemon refuses it.
-    Add6(Wanted),
+    Add6(LeaseRequest),
     /// Releases the leases of both families.
     Del(LeaseOwner),
     /// Returns the lease of IPv4.

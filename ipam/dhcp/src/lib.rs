@@ -33,7 +33,7 @@ use cnimble_plugin::{Call, Caps, Plugin, Role, signal};
 use ask::{ask, ask_all};
 use config::Config;
 use daemon::store;
-use ipc::{Family, LeaseOwner, Reply, Request, Wanted};
+use ipc::{Family, LeaseOwner, LeaseRequest, Reply, Request};
 
 /// The longest wait for a carrier. Without one ADD goes on, because lost packets are sent again.
 const CARRIER: Duration = Duration::from_secs(2);
@@ -91,7 +91,8 @@ impl Plugin for Dhcp {
         let path = std::path::absolute(&call.netns).unwrap_or_else(|_| call.netns.clone().into());
         let path = path.to_string_lossy().into_owned();
         let family = Family::Ipv4;
-        let four = Wanted { owner, family, netns: path, sent: None, provide, request, priority, timeout };
+        let four =
+            LeaseRequest { owner, family, netns: path, sent: None, provide, request, priority, timeout };
         let requests: Vec<Request> = families.into_iter().map(|family| add_request(&four, family)).collect();
         let replies = call.step("get a DHCP lease", || {
             let replies = ask_all(&socket, &requests, &netns);
@@ -143,13 +144,21 @@ impl Plugin for Dhcp {
 }
 
 /// Returns the request for a family. The options and the metric of a configuration are for IPv4 only.
-fn add_request(four: &Wanted, family: Family) -> Request {
+fn add_request(four: &LeaseRequest, family: Family) -> Request {
     match family {
         Family::Ipv4 => Request::Add(four.clone()),
         Family::Ipv6 => {
             let (owner, netns) = (four.owner.clone(), four.netns.clone());
             let (provide, request) = (Vec::new(), Vec::new());
-            Request::Add6(Wanted { family, owner, netns, provide, request, priority: None, ..four.clone() })
+            Request::Add6(LeaseRequest {
+                family,
+                owner,
+                netns,
+                provide,
+                request,
+                priority: None,
+                ..four.clone()
+            })
         }
     }
 }

@@ -34,7 +34,7 @@ struct Saved {
 
 /// One change of the store, with what its reversal needs.
 #[derive(Debug)]
-enum Change {
+enum StoreChange {
     MadeDirectory(PathBuf),
     MadeLock,
     Removed {
@@ -55,10 +55,10 @@ enum Change {
 
 /// The changes of one ADD in their order. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Journal(Rc<RefCell<Vec<Change>>>);
+pub(crate) struct Journal(Rc<RefCell<Vec<StoreChange>>>);
 
 impl Journal {
-    fn record(&self, change: Change) {
+    fn record(&self, change: StoreChange) {
         self.0.borrow_mut().push(change);
     }
 
@@ -68,7 +68,7 @@ impl Journal {
         let name = ip.to_string();
         let saved = save(store, &name, boot).map_err(|err| store.failed("reading", &name, err))?;
         if let Some(saved) = saved {
-            self.record(Change::Removed { ip, saved });
+            self.record(StoreChange::Removed { ip, saved });
         }
         store.remove(ip)
     }
@@ -83,7 +83,7 @@ impl Journal {
         boot: &Boot,
     ) -> Result<bool, StoreError> {
         let name = ip.to_string();
-        self.record(Change::Gave { ip, content: content.to_owned() });
+        self.record(StoreChange::Gave { ip, content: content.to_owned() });
         files::create(store.fd(), &name, content, |file| {
             boot.mark(file);
             Ok(())
@@ -100,7 +100,7 @@ impl Journal {
             return Ok(());
         }
         let mode = before.as_ref().map_or(files::MODE, |(_, mode)| Mode::from_bits_truncate(*mode));
-        self.record(Change::Moved { name: name.clone(), before, after: after.clone() });
+        self.record(StoreChange::Moved { name: name.clone(), before, after: after.clone() });
         files::replace(store.fd(), &name, &after, mode).map_err(|err| store.failed("writing", &name, err))
     }
 
@@ -119,7 +119,7 @@ impl Journal {
         });
         for change in changes.into_iter().rev() {
             match (change, &store) {
-                (Change::MadeDirectory(path), _) => directories.push(path),
+                (StoreChange::MadeDirectory(path), _) => directories.push(path),
                 (change, Some(store)) => {
                     failures.extend(revert_one(store, change).err().map(|err| err.to_string()));
                 }
@@ -146,20 +146,20 @@ impl Journal {
 
 impl Noted for Journal {
     fn made_directory(&self, path: &Path) {
-        self.record(Change::MadeDirectory(path.to_owned()));
+        self.record(StoreChange::MadeDirectory(path.to_owned()));
     }
 
     fn made_lock(&self) {
-        self.record(Change::MadeLock);
+        self.record(StoreChange::MadeLock);
     }
 }
 
 /// Reverts one change in the locked store. Directories that were made are left to [`Journal::revert`].
-fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
+fn revert_one(store: &Store, change: StoreChange) -> Result<(), StoreError> {
     match change {
-        Change::MadeDirectory(_) => Ok(()),
-        Change::MadeLock => store.remove_if_empty(),
-        Change::Gave { ip, content } => {
+        StoreChange::MadeDirectory(_) => Ok(()),
+        StoreChange::MadeLock => store.remove_if_empty(),
+        StoreChange::Gave { ip, content } => {
             let name = ip.to_string();
             let now = files::read(store.fd(), &name).map_err(|err| store.failed("reading", &name, err))?;
             if now == Entry::Regular(content) {
@@ -167,7 +167,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
             }
             Ok(())
         }
-        Change::Removed { ip, saved } => {
+        StoreChange::Removed { ip, saved } => {
             let name = ip.to_string();
             // False means that another pod has the address by now, which is as good.
             files::create(store.fd(), &name, &saved.content, |file| {
@@ -178,7 +178,7 @@ fn revert_one(store: &Store, change: Change) -> Result<(), StoreError> {
             .map_err(|err| store.failed("restoring", &name, err))?;
             Ok(())
         }
-        Change::Moved { name, before, after } => {
+        StoreChange::Moved { name, before, after } => {
             move_back(store, &name, before, after).map_err(|err| store.failed("restoring", &name, err))
         }
     }

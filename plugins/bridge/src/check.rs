@@ -8,7 +8,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_netlink::port::{self as bridge_port, Port};
 use cnimble_plugin::interface::{check, host, pod};
 use cnimble_plugin::{Call, Place};
-use cnimble_rules::filters::Wanted;
+use cnimble_rules::filters::PodRules;
 use cnimble_rules::{isolation, masquerade, spoof};
 
 use crate::config::{Config, vlan_gateway_name};
@@ -222,7 +222,7 @@ impl Attached<'_> {
                 |nft| {
                     // The configured exceptions may have changed since ADD, so the old elements are removed first.
                     masquerade::remove(nft, owner, masquerade.sources())?;
-                    cx.filter(nft, &Wanted { masquerade: Some(masquerade.clone()), ..Wanted::default() })
+                    cx.filter(nft, &PodRules { masquerade: Some(masquerade.clone()), ..PodRules::default() })
                 },
             )?;
         }
@@ -235,7 +235,7 @@ impl Attached<'_> {
                 Place::Rules,
                 nft,
                 |nft| spoof::check(nft, owner, port, mac),
-                |nft| cx.filter(nft, &Wanted { port, mac: Some(mac), ..Wanted::default() }),
+                |nft| cx.filter(nft, &PodRules { port, mac: Some(mac), ..PodRules::default() }),
             )?;
         }
         // The Go plugins' ports, which have no alias, are not isolated.
@@ -244,7 +244,9 @@ impl Attached<'_> {
                 Place::Rules,
                 nft,
                 |nft| isolation::check(nft, owner, port, &addrs),
-                |nft| cx.filter(nft, &Wanted { port, isolated: Some(addrs.clone()), ..Wanted::default() }),
+                |nft| {
+                    cx.filter(nft, &PodRules { port, isolated: Some(addrs.clone()), ..PodRules::default() })
+                },
             )?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::Call;
 use cnimble_plugin::interface::pair_mtu::Mtu;
-use cnimble_rules::filters::{self, Wanted};
+use cnimble_rules::filters::{self, PodRules};
 
 use crate::config::Config;
 
@@ -31,7 +31,7 @@ impl<'a> Context<'a> {
     }
 
     /// Adds the packet rules of `wanted`, and pushes their removal on the undo stack.
-    pub(crate) fn filter(&self, nft: &mut Nft, wanted: &Wanted<'_>) -> Result<(), Error> {
+    pub(crate) fn filter(&self, nft: &mut Nft, wanted: &PodRules<'_>) -> Result<(), Error> {
         let undo = filters::add(nft, &self.owner, wanted)?;
         self.call.undo.push("remove packet rules", move || undo.run());
         Ok(())

@@ -36,7 +36,7 @@ use cnimble_cni::{Attachment, CniResult, Error};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::interface::{completed, described, unusable, usable_netlink};
 use cnimble_plugin::{Call, Command, Place, Plugin, Role, delegate};
-use cnimble_rules::filters::Wanted;
+use cnimble_rules::filters::PodRules;
 use cnimble_rules::{isolation, masquerade, spoof};
 
 use config::Config;
@@ -83,7 +83,7 @@ impl Plugin for Bridge {
         call.step(&format!("reserve MAC {pod_mac} on bridge {}", bridge.name), || {
             place::hold_mac(cx, &bridge, &pair.host, pod_mac)
         })?;
-        let wanted = Wanted {
+        let wanted = PodRules {
             port: &pair.host.name,
             mac: config.mac_spoof_check.then_some(pod_mac),
             isolated: config.isolated_addresses(&result),

@@ -29,7 +29,7 @@ struct RuntimeConfig {
 
 /// The key that names the device, with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum DeviceSelector {
     /// `device`, the name or alternative name of an interface.
     Name(String),
     /// `hwaddr`, the MAC address of an interface.
@@ -46,10 +46,10 @@ pub(crate) enum Wanted {
 pub(crate) struct Config {
     /// The device by the first configured key: `device`, `hwaddr`, `kernelpath`, then [`Config::bus_id`]. The order is
     /// the Go plugin's.
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: DeviceSelector,
     /// `runtimeConfig.deviceID`, else `pciBusID`. The driver of this device decides whether it has an interface. `None`
     /// without either key.
-    pub(crate) bus_id: Option<Wanted>,
+    pub(crate) bus_id: Option<DeviceSelector>,
     /// The directory of the records (`dataDir`).
     pub(crate) data_dir: PathBuf,
     /// `None` keeps the value of the IPAM plugin's result.
@@ -62,17 +62,17 @@ impl Config {
         let keys: Keys = config.decode()?;
         let bus_id = match (keys.runtime_config.device_id.as_str(), keys.pci_bus_id.as_str()) {
             ("", "") => None,
-            ("", pci) => Some(Wanted::Pci(bus_id("pciBusID", pci)?)),
-            (device, _) => Some(Wanted::Id(bus_id("runtimeConfig.deviceID", device)?)),
+            ("", pci) => Some(DeviceSelector::Pci(bus_id("pciBusID", pci)?)),
+            (device, _) => Some(DeviceSelector::Id(bus_id("runtimeConfig.deviceID", device)?)),
         };
         let wanted = if !keys.device.is_empty() {
             if let Some(problem) = names::new_interface_problem(&keys.device) {
                 let name = keys.device.escape_default();
                 return Err(Error::config(format!("device: invalid name \"{name}\"")).details(problem));
             }
-            Wanted::Name(keys.device)
+            DeviceSelector::Name(keys.device)
         } else if !keys.hwaddr.is_empty() {
-            Wanted::Mac(Mac::parse(&keys.hwaddr).ok_or_else(|| {
+            DeviceSelector::Mac(Mac::parse(&keys.hwaddr).ok_or_else(|| {
                 Error::config(format!(
                     "hwaddr: invalid hardware address \"{}\"",
                     keys.hwaddr.escape_default()
@@ -80,7 +80,7 @@ impl Config {
                 .details("expected six bytes like 02:00:5e:10:00:01")
             })?)
         } else if !keys.kernelpath.is_empty() {
-            Wanted::KernelPath(kernel_path(&keys.kernelpath)?)
+            DeviceSelector::KernelPath(kernel_path(&keys.kernelpath)?)
         } else if let Some(id) = &bus_id {
             id.clone()
         } else {
@@ -147,15 +147,15 @@ mod tests {
         let wanted = |json: &str| read(json).unwrap().wanted;
         let all = r#"{"name":"n","Device":"eth7","hwaddr":"02:00:00:00:00:01","kernelpath":"/sys/devices/a",
                       "pciBusID":"0000:03:00.1","runtimeConfig":{"deviceID":"0000:03:00.2"}}"#;
-        assert_eq!(wanted(all), Wanted::Name("eth7".to_owned()));
+        assert_eq!(wanted(all), DeviceSelector::Name("eth7".to_owned()));
         let all = all.replace(r#""Device":"eth7","#, "");
-        assert_eq!(wanted(&all), Wanted::Mac(Mac([2, 0, 0, 0, 0, 1])));
+        assert_eq!(wanted(&all), DeviceSelector::Mac(Mac([2, 0, 0, 0, 0, 1])));
         let all = all.replace(r#""hwaddr":"02:00:00:00:00:01","#, "");
-        assert_eq!(wanted(&all), Wanted::KernelPath("/sys/devices/a".into()));
+        assert_eq!(wanted(&all), DeviceSelector::KernelPath("/sys/devices/a".into()));
         let all = all.replace(r#""kernelpath":"/sys/devices/a","#, "");
-        assert_eq!(wanted(&all), Wanted::Id("0000:03:00.2".to_owned()));
+        assert_eq!(wanted(&all), DeviceSelector::Id("0000:03:00.2".to_owned()));
         let all = all.replace(r#""0000:03:00.2""#, r#""""#);
-        assert_eq!(wanted(&all), Wanted::Pci("0000:03:00.1".to_owned()));
+        assert_eq!(wanted(&all), DeviceSelector::Pci("0000:03:00.1".to_owned()));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use cnimble_cni::{Code, Error};
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::{Filter, Link};
 
-use crate::config::{Config, Wanted};
+use crate::config::{Config, DeviceSelector};
 use crate::identity::LOOPBACK;
 use crate::moving;
-use crate::place::Place;
+use crate::place::DeviceNamespace;
 use crate::seen::Seen;
 use crate::store::Records;
 use crate::sysfs::Sysfs;
@@ -27,10 +27,10 @@ pub(crate) fn is_for_programs(config: &Config) -> Result<bool, Error> {
 
 /// Finds the configured interface on the host. Fails with code 100 if it is missing, and with code 7 for `lo`, which
 /// every namespace has.
-pub(crate) fn link(host: &mut Netlink, wanted: &Wanted) -> Result<Link, Error> {
+pub(crate) fn link(host: &mut Netlink, wanted: &DeviceSelector) -> Result<Link, Error> {
     let found = match wanted {
-        Wanted::Name(name) => host.find_link(name)?.ok_or_else(|| missing_device(name, "device"))?,
-        Wanted::Mac(mac) => {
+        DeviceSelector::Name(name) => host.find_link(name)?.ok_or_else(|| missing_device(name, "device"))?,
+        DeviceSelector::Mac(mac) => {
             let mut links = host.links(&Filter::default())?.into_iter();
             links
                 .find(|link| link.mac == Some(*mac))
@@ -54,7 +54,11 @@ fn missing_device(what: &str, key: &str) -> Error {
 /// device of a dead pod under the pod's name, so it may be missing until then. The record is removed.
 ///
 /// The error of [`link`] is returned if no record helps.
-pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Records) -> Result<Seen, Error> {
+pub(crate) fn link_or_returned(
+    host: &mut DeviceNamespace,
+    wanted: &DeviceSelector,
+    records: &Records,
+) -> Result<Seen, Error> {
     let found = see_wanted(host, wanted);
     if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {
         return found;
@@ -62,8 +66,8 @@ pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Reco
     for record in records.all(|_| true)? {
         let is_meant = match (&found, wanted) {
             (Ok(seen), _) => record.is(seen),
-            (Err(_), Wanted::Name(name)) => record.name == *name,
-            (Err(_), Wanted::Mac(mac)) => record.mac() == Some(*mac),
+            (Err(_), DeviceSelector::Name(name)) => record.name == *name,
+            (Err(_), DeviceSelector::Mac(mac)) => record.mac() == Some(*mac),
             (Err(_), _) => false,
         };
         if is_meant {
@@ -77,8 +81,8 @@ pub(crate) fn link_or_returned(host: &mut Place, wanted: &Wanted, records: &Reco
     found
 }
 
-/// Finds the configured interface and reads what proves which device it is ([`Place::see`]).
-fn see_wanted(host: &mut Place, wanted: &Wanted) -> Result<Seen, Error> {
+/// Finds the configured interface and reads what proves which device it is ([`DeviceNamespace::see`]).
+fn see_wanted(host: &mut DeviceNamespace, wanted: &DeviceSelector) -> Result<Seen, Error> {
     let link = link(&mut host.netlink, wanted)?;
     let gone = format!("device {} was removed meanwhile", link.name);
     host.see(link)?.ok_or_else(|| Error::new(Code::KERNEL, gone))

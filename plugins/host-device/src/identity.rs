@@ -2,13 +2,13 @@
 
 use cnimble_netlink::link::Link;
 
-use crate::record::Record;
+use crate::record::DeviceRecord;
 use crate::seen::Seen;
 
 /// The link that every namespace has of its own and that cannot be moved.
 pub(crate) const LOOPBACK: &str = "lo";
 
-impl Record {
+impl DeviceRecord {
     /// Returns true if the inode of the link's directory in sysfs proves that it is the recorded device.
     pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
         self.has_inode(seen) == Some(true)
@@ -104,7 +104,7 @@ mod tests {
         let veth = |link| seen(Link { kind: "veth".to_owned(), ..link });
         assert!(!record.is(&veth(link(7, "eth7", "", 7))));
         // The pod's own interface with this index and name.
-        let mut of_veth = Record { kind: "veth".to_owned(), ..record };
+        let mut of_veth = DeviceRecord { kind: "veth".to_owned(), ..record };
         assert!(!of_veth.is(&veth(link(7, "eth7", "", 1))));
         assert!(of_veth.is(&veth(link(7, "eth7", "", 7))));
         of_veth.marks = Some(Marks { peer: Some(3), ..Marks::default() });
@@ -122,7 +122,7 @@ mod tests {
             details: Some(Details { permanent, ..Details::default() }),
         };
         let marks = Marks { inode: 77, bus: "pci/1".to_owned(), permanent_mac: own(1), peer: None };
-        let record = Record { marks: Some(marks.clone()), ..record("one") };
+        let record = DeviceRecord { marks: Some(marks.clone()), ..record("one") };
         // In the last but one case the driver has made the link again.
         for seen in [of(77, "pci/1", own(1)), of(77, "", vec![]), of(78, "pci/1", own(1))] {
             assert!(record.is(&seen), "{seen:?}");
@@ -143,7 +143,7 @@ mod tests {
         loopback.details = Some(Details { loopback: true, ..Details::default() });
         assert!(!record.is(&loopback));
         // The inode alone decides.
-        let virtual_one = Record { kind: "veth".to_owned(), marks: Some(marks), ..record };
+        let virtual_one = DeviceRecord { kind: "veth".to_owned(), marks: Some(marks), ..record };
         let veth = |inode| Seen {
             link: Link { kind: "veth".to_owned(), ..link(7, "eth7", "eth7", 7) },
             device: device(inode, "virtual"),

@@ -31,9 +31,9 @@ use cnimble_netlink::{NetNs, Netlink, netns};
 use cnimble_plugin::interface::{alone, check, completed, pair, pod, remove, usable_netlink};
 use cnimble_plugin::{Call, Command, Plugin, Role, delegate};
 
-use config::{Config, Wanted};
-use place::Place;
-use record::Record;
+use config::{Config, DeviceSelector};
+use place::DeviceNamespace;
+use record::DeviceRecord;
 use seen::Seen;
 use store::Records;
 
@@ -124,7 +124,7 @@ impl Plugin for HostDevice {
 /// Fails with code 103 if the pod's interface is not the recorded device, or not as the result has it. A device of the
 /// Go plugin has no record, and is recognized by any alias.
 fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), Error> {
-    let mut pod = Place::pod(&call.open_netns()?)?;
+    let mut pod = DeviceNamespace::pod(&call.open_netns()?)?;
     let link = check::find(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
     let is_moved = match Records(data_dir).read(&call.owner())? {
         Some(record) => pod.find(&record)?.is_some_and(|device| device.index == link.index),
@@ -150,11 +150,13 @@ fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), 
 fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let (owner, records) = (call.owner(), Records(config.data_dir.clone()));
     records.make()?;
-    let mut host = Place::host()?;
+    let mut host = DeviceNamespace::host()?;
     end_earlier(&owner, netns, &records)?;
     let name = match &config.wanted {
         // The key may have an alternative name. The lock is for the name that the kernel reports.
-        Wanted::Name(name) => host.netlink.find_link(name)?.map_or_else(|| name.clone(), |link| link.name),
+        DeviceSelector::Name(name) => {
+            host.netlink.find_link(name)?.map_or_else(|| name.clone(), |link| link.name)
+        }
         other => find::link_or_returned(&mut host, other, &records)?.link.name,
     };
     let _held = records.hold(&name)?;
@@ -169,7 +171,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
         return Err(pair::pod_name_taken(call));
     }
     let (details, addrs) = (host.netlink.details(link.index)?, host.netlink.addrs(link.index)?);
-    let record = Record::of(&owner, &call.netns, &seen, &addrs).with_settings(details);
+    let record = DeviceRecord::of(&owner, &call.netns, &seen, &addrs).with_settings(details);
     let (home, kept, undone) = (call.open_netns()?, record.clone(), records.clone());
     call.undo.push(format!("bring device {name} home"), move || {
         let _held = undone.hold(&kept.name)?;
@@ -192,7 +194,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
 fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
     let Some(record) = records.read(owner)? else { return Ok(()) };
     let _held = records.hold(&record.name)?;
-    if Place::pod(netns)?.find(&record)?.is_some() {
+    if DeviceNamespace::pod(netns)?.find(&record)?.is_some() {
         let what = format!("device {} is in the pod already, as {}", record.name, record.ifname);
         return Err(Error::new(Code::CONFLICT, what).details("call DEL first"));
     }
@@ -217,7 +219,7 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let wanted = Config::read(&call.config).ok().map(|config| config.wanted);
     // Dropping this lock removes the lock file that a killed ADD has left.
     let _held = match &wanted {
-        Some(Wanted::Name(name)) => records.hold(name)?,
+        Some(DeviceSelector::Name(name)) => records.hold(name)?,
         _ => None,
     };
     match (netns, wanted) {
@@ -232,7 +234,12 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
 /// If a namespace lives without the device, the pod has destroyed or hidden it. Then the record stays, so that no later
 /// DEL takes something else for the device. GC removes the record of a virtual device, and hardware keeps it until it
 /// comes back. The outcome is `Ok` in either case.
-fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Record) -> Result<(), Error> {
+fn bring_home(
+    call: &Call,
+    netns: Option<&NetNs>,
+    records: &Records,
+    record: &DeviceRecord,
+) -> Result<(), Error> {
     let mut found = moving::home(record, netns)?;
     let mut lives = netns.is_some();
     if !found
@@ -262,7 +269,7 @@ fn bring_home(call: &Call, netns: Option<&NetNs>, records: &Records, record: &Re
 
 /// Moves back the device of one record for GC, from its namespace or from any that a mount pins. A device that is
 /// nowhere is forgotten ([`forget`]).
-fn collect(records: &Records, record: &Record) -> Result<(), Error> {
+fn collect(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
     let _held = records.hold(&record.name)?;
     // A DEL may have removed the record before this GC got the lock.
     let Some(record) = &records.read(&record.owner())? else { return Ok(()) };
@@ -270,7 +277,7 @@ fn collect(records: &Records, record: &Record) -> Result<(), Error> {
     let mut found = moving::home(record, netns.as_ref())?;
     for path in if found { Vec::new() } else { netns::pinned() } {
         if let Some(netns) = find_netns(&path)?
-            && Place::pod(&netns)?.find(record)?.is_some()
+            && DeviceNamespace::pod(&netns)?.find(record)?.is_some()
         {
             found = moving::home(record, Some(&netns))?;
             break;
@@ -281,7 +288,7 @@ fn collect(records: &Records, record: &Record) -> Result<(), Error> {
 
 /// Removes the record of a virtual device, which the kernel destroys with its namespace. Keeps the record of hardware,
 /// which the kernel returns, perhaps after DEL. The next ADD, DEL or GC then restores it by the record.
-fn forget(records: &Records, record: &Record) -> Result<(), Error> {
+fn forget(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
     if !record.kind.is_empty() {
         return records.remove(&record.owner());
     }
@@ -293,16 +300,16 @@ fn forget(records: &Records, record: &Record) -> Result<(), Error> {
 /// has to name the device, and the host has to lack it. Any other interface is left alone with a warning.
 ///
 /// The device gets a record first, so that a killed DEL can be repeated.
-fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Result<(), Error> {
-    let mut pod = Place::pod(netns)?;
+fn adopt(call: &Call, netns: &NetNs, wanted: &DeviceSelector, records: &Records) -> Result<(), Error> {
+    let mut pod = DeviceNamespace::pod(netns)?;
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
     let Some(seen) = pod.see(link)? else { return Ok(()) };
     let link = &seen.link;
     let is_name = names::new_interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
     let is_wanted = match wanted {
-        Wanted::Name(name) => link.alias == *name,
-        Wanted::Mac(mac) => link.mac == Some(*mac),
-        Wanted::KernelPath(_) | Wanted::Pci(_) | Wanted::Id(_) => {
+        DeviceSelector::Name(name) => link.alias == *name,
+        DeviceSelector::Mac(mac) => link.mac == Some(*mac),
+        DeviceSelector::KernelPath(_) | DeviceSelector::Pci(_) | DeviceSelector::Id(_) => {
             // The plugin tuning, later in the chain, has already restored the MAC, so that prevResult has another one.
             link.kind.is_empty() && (!remove::is_another(call, link) || seen.has_permanent_mac())
         }
@@ -314,7 +321,7 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &Wanted, records: &Records) -> Resu
     }
     // The Go plugin does not record whether the device was up.
     let was = Link { name: link.alias.clone(), alias: String::new(), up: false, ..link.clone() };
-    let record = Record::of(&call.owner(), &call.netns, &Seen { link: was, ..seen }, &[]);
+    let record = DeviceRecord::of(&call.owner(), &call.netns, &Seen { link: was, ..seen }, &[]);
     records.make().and_then(|()| records.write(&record)).unwrap_or_else(|err| log::warn!("{err}"));
     let _held = records.hold(&record.name)?;
     moving::home(&record, Some(netns))?;

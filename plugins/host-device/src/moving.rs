@@ -2,7 +2,7 @@
 //!
 //! One message moves it into the pod, renames it, and writes the old name into its alias, as the Go plugin does. The
 //! kernel moves first, even if the name is taken. So undo and DEL look in both namespaces, and identify the device by
-//! its record ([`Record::is`]).
+//! its record ([`DeviceRecord::is`]).
 //!
 //! On the way back it is renamed in the pod, so that udev never sees the pod's name on the host. Alternative names that
 //! the pod gave it and links on top of it are deleted first. The alias is the old name until everything is restored, so
@@ -18,8 +18,8 @@ use cnimble_netlink::details::{self, Altnames, Details, altnames};
 use cnimble_netlink::link::{self, Change, Filter, Link};
 use cnimble_netlink::{self as netlink, IfPresent as _, NetNs, Netlink, Request, addr, sysctl};
 
-use crate::place::Place;
-use crate::record::Record;
+use crate::place::DeviceNamespace;
+use crate::record::DeviceRecord;
 
 /// The kinds of links on top of the device that stay in the pod if the device is moved. On the host the kernel would
 /// then refuse to add the device to a bridge or a bond (EBUSY).
@@ -37,11 +37,11 @@ pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str)
 /// is on the host afterwards, and false if it was found nowhere. `None` looks only on the host.
 ///
 /// Fails with code 102 if another link of the host has its name.
-pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> {
-    let mut host = Place::host()?;
+pub(crate) fn home(record: &DeviceRecord, pod: Option<&NetNs>) -> Result<bool, Error> {
+    let mut host = DeviceNamespace::host()?;
     let mut origin = Origin::Host;
     if let Some(pod) = pod {
-        let mut pod = Place::pod(pod)?;
+        let mut pod = DeviceNamespace::pod(pod)?;
         if let Some(link) = pod.find(record)? {
             origin = out_of_pod(&mut pod.netlink, &mut host.netlink, &link, record)?;
         }
@@ -62,7 +62,7 @@ pub(crate) fn home(record: &Record, pod: Option<&NetNs>) -> Result<bool, Error> 
 ///
 /// The name was free on the host before, and the message that moved the link has written the alias. So both identify
 /// it. Nothing is deleted if the device is hardware.
-fn delete_impostor(host: &mut Netlink, record: &Record) -> Result<(), Error> {
+fn delete_impostor(host: &mut Netlink, record: &DeviceRecord) -> Result<(), Error> {
     let Some(link) = host.find_link(&record.name)? else { return Ok(()) };
     if record.kind.is_empty() || link.alias != record.name || link.name != record.name {
         return Ok(());
@@ -87,7 +87,7 @@ fn out_of_pod(
     inside: &mut Netlink,
     host: &mut Netlink,
     link: &Link,
-    record: &Record,
+    record: &DeviceRecord,
 ) -> Result<Origin, Error> {
     if host.find_link(&record.name)?.is_some() {
         return Err(name_taken(record));
@@ -145,7 +145,12 @@ fn out_of_pod(
 
 /// Removes alternative names that the device did not have before ADD. Linux 5.10 knows a pod's alternative name only in
 /// the namespace where it was set. Elsewhere it stays, with a warning.
-fn remove_foreign(netlink: &mut Netlink, link: &Link, record: &Record, now: &Details) -> Result<(), Error> {
+fn remove_foreign(
+    netlink: &mut Netlink,
+    link: &Link,
+    record: &DeviceRecord,
+    now: &Details,
+) -> Result<(), Error> {
     let foreign: Vec<_> = now.altnames.iter().filter(|name| record.is_foreign(name)).cloned().collect();
     if foreign.is_empty() {
         return Ok(());
@@ -172,7 +177,7 @@ fn on_top(inside: &mut Netlink, link: &Link) -> Result<Vec<Request>, Error> {
 }
 
 /// Returns the error for a name that another link of the host has, with code 102.
-fn name_taken(record: &Record) -> Error {
+fn name_taken(record: &DeviceRecord) -> Error {
     Error::new(Code::CONFLICT, format!("the name {} of the device is taken on the host", record.name))
         .details("rename the link that has it, and call DEL again")
 }
@@ -181,7 +186,7 @@ fn name_taken(record: &Record) -> Error {
 /// last. As long as it is the old name, the work is incomplete.
 ///
 /// Does nothing if the device was not moved or is restored already. Fails with code 102 if another link has its name.
-fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
+fn restore(host: &mut Netlink, link: &Link, record: &DeviceRecord, origin: Origin) -> Result<(), Error> {
     let named = link.name == record.name;
     let begun = origin == Origin::Pod || link.alias == record.name;
     // Its name and alias show that it was not moved, or is restored. Hardware is an exception: the kernel returns it
@@ -220,14 +225,19 @@ fn restore(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> 
 }
 
 /// Returns the request for the recorded settings, or `None` if those of `now` do not differ or none were recorded.
-fn settings(index: u32, record: &Record, now: &Details) -> Option<Request> {
+fn settings(index: u32, record: &DeviceRecord, now: &Details) -> Option<Request> {
     let was = record.settings.as_ref()?;
     details::set(index, &record.name, now, was.flags, &was.values)
 }
 
 /// Restores the recorded settings and alternative names. A value that the kernel refuses is only logged, so it does not
 /// stop the others. Does nothing for a record without settings.
-fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: Details) -> Result<(), Error> {
+fn restore_settings(
+    host: &mut Netlink,
+    index: u32,
+    record: &DeviceRecord,
+    mut now: Details,
+) -> Result<(), Error> {
     let Some(was) = &record.settings else { return Ok(()) };
     let without_arp = now.without_arp();
     // Setting the GSO limit also sets that of IPv4, so a second round may find a difference.
@@ -252,7 +262,7 @@ fn restore_settings(host: &mut Netlink, index: u32, record: &Record, mut now: De
 }
 
 /// Logs the error of a setting that cannot be restored.
-fn warn_if_failed(record: &Record, outcome: netlink::Result<()>) {
+fn warn_if_failed(record: &DeviceRecord, outcome: netlink::Result<()>) {
     if let Err(err) = outcome {
         log::warn!("device {} isn't all that it was: {err}", record.name);
     }
@@ -260,7 +270,12 @@ fn warn_if_failed(record: &Record, outcome: netlink::Result<()>) {
 
 /// Adds the recorded addresses that the device lacks and restores whether it is up. A move removes all addresses. IPv6
 /// addresses are added last, because the kernel removes them from a device that is set down.
-fn restore_addresses(host: &mut Netlink, link: &Link, record: &Record, origin: Origin) -> Result<(), Error> {
+fn restore_addresses(
+    host: &mut Netlink,
+    link: &Link,
+    record: &DeviceRecord,
+    origin: Origin,
+) -> Result<(), Error> {
     let present = match origin {
         Origin::Pod => Vec::new(),
         Origin::Host => host.addrs(link.index)?,

@@ -5,7 +5,7 @@ use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::sysfs::Sysfs;
 use cnimble_netlink::{IfPresent, NetNs, Netlink};
 
-use crate::record::Record;
+use crate::record::DeviceRecord;
 use crate::seen::Seen;
 
 /// The most looks at a link that has another name each time. A rename takes the kernel longer than a look, so only a
@@ -14,23 +14,23 @@ const LOOKS: usize = 16;
 
 /// A namespace of the host or a pod, with its netlink socket and its sysfs.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DeviceNamespace {
     pub(crate) netlink: Netlink,
     /// `None` if no sysfs can be mounted, as in a container without privileges.
     sysfs: Option<Sysfs>,
 }
 
-impl Place {
+impl DeviceNamespace {
     /// Opens the namespace of this thread. A sysfs that cannot be mounted is only logged. Fails if the kernel refuses a
     /// socket.
     pub(crate) fn host() -> Result<Self, Error> {
         let sysfs = Sysfs::mount().inspect_err(|err| log::debug!("{err}"));
-        Ok(Place { netlink: Netlink::open()?, sysfs: sysfs.ok() })
+        Ok(DeviceNamespace { netlink: Netlink::open()?, sysfs: sysfs.ok() })
     }
 
     /// Opens the namespace of a pod. Fails with code 100 if the kernel refuses to enter it, or refuses a socket.
     pub(crate) fn pod(netns: &NetNs) -> Result<Self, Error> {
-        netns.enter(Place::host)?
+        netns.enter(DeviceNamespace::host)?
     }
 
     /// Reads what proves which device a link is. Returns `None` if the link is gone, or is renamed again and again
@@ -62,7 +62,7 @@ impl Place {
 
     /// Finds the recorded device in this namespace, under any name. `None` if it is elsewhere. If several links match
     /// without proof, the one with the recorded index is returned.
-    pub(crate) fn find(&mut self, record: &Record) -> Result<Option<Link>, Error> {
+    pub(crate) fn find(&mut self, record: &DeviceRecord) -> Result<Option<Link>, Error> {
         // The device usually has its recorded name. That saves a list of all links, of which a host may have thousands.
         if let Some(link) = self.netlink.find_link(&record.name)?
             && let Some(seen) = self.see(link)?

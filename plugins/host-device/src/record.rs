@@ -18,7 +18,7 @@ const SCOPE_LINK: u8 = 253;
 /// The content of a record's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Record {
+pub(crate) struct DeviceRecord {
     pub(crate) network: String,
     #[serde(rename = "containerID")]
     pub(crate) container_id: String,
@@ -72,9 +72,9 @@ pub(crate) struct Settings {
     pub(crate) altnames: Vec<String>,
 }
 
-impl Record {
-    /// Makes the record of a device that is about to be moved, without its settings ([`Record::with_settings`]). Leaves
-    /// out addresses that expire, and those of IPv6 that the kernel makes for each link.
+impl DeviceRecord {
+    /// Makes the record of a device that is about to be moved, without its settings ([`DeviceRecord::with_settings`]).
+    /// Leaves out addresses that expire, and those of IPv6 that the kernel makes for each link.
     pub(crate) fn of(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
         let link = &seen.link;
         let marks = Marks {
@@ -85,7 +85,7 @@ impl Record {
         };
         let kept =
             addrs.iter().filter(|addr| addr.permanent && (addr.net.is_ipv4() || addr.scope != SCOPE_LINK));
-        Record {
+        DeviceRecord {
             network: owner.network.clone(),
             container_id: owner.attachment.container_id.clone(),
             ifname: owner.attachment.ifname.clone(),
@@ -106,7 +106,7 @@ impl Record {
     /// Adds the settings that DEL restores.
     pub(crate) fn with_settings(self, details: Details) -> Self {
         let Details { flags, values, altnames, .. } = details;
-        Record { settings: Some(Settings { flags, values, altnames }), ..self }
+        DeviceRecord { settings: Some(Settings { flags, values, altnames }), ..self }
     }
 
     pub(crate) fn owner(&self) -> Owner {
@@ -135,8 +135,8 @@ impl Record {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn record(id: &str) -> Record {
-        Record {
+    pub(crate) fn record(id: &str) -> DeviceRecord {
+        DeviceRecord {
             network: "net".to_owned(),
             container_id: id.to_owned(),
             ifname: "net1".to_owned(),
@@ -144,7 +144,7 @@ pub(crate) mod tests {
             index: 7,
             mac: "02:00:00:00:00:07".to_owned(),
             addresses: vec!["10.0.0.1/24".to_owned()],
-            ..Record::default()
+            ..DeviceRecord::default()
         }
     }
 
@@ -157,14 +157,14 @@ pub(crate) mod tests {
 
     #[test]
     fn records_of_the_build_before_are_read_and_their_keys_are_still_written() {
-        let old: Record = serde_json::from_str(OLD).unwrap();
+        let old: DeviceRecord = serde_json::from_str(OLD).unwrap();
         assert_eq!((&old.marks, &old.settings, old.mtu), (&None, &None, 1500));
         assert!(!old.is_foreign(&"enp9s0".to_owned()));
         let details =
             Details { flags: 0x1000, values: BTreeMap::from([(13, vec![1, 2])]), ..Details::default() };
-        let new = Record { marks: Some(Marks::default()), ..old }.with_settings(details);
+        let new = DeviceRecord { marks: Some(Marks::default()), ..old }.with_settings(details);
         let text = serde_json::to_string(&new).unwrap();
-        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), new);
+        assert_eq!(serde_json::from_str::<DeviceRecord>(&text).unwrap(), new);
         // That build reads the fields that it knows, with these types.
         let (written, known): (serde_json::Value, serde_json::Value) =
             (serde_json::from_str(&text).unwrap(), serde_json::from_str(OLD).unwrap());

@@ -13,7 +13,7 @@ use cnimble_cni::{Code, Error, Owner};
 use cnimble_leases::lock::{Lock, LockError};
 use cnimble_os::files::{self, IfPresent as _, Links, is_absent};
 
-use crate::record::Record;
+use crate::record::DeviceRecord;
 use crate::sysfs;
 
 /// The beginning of the name of a device's lock file. The device's name follows.
@@ -38,7 +38,7 @@ impl Records {
 
     /// Reads the record of an attachment. `None` if the file is missing or is no valid record. Fails with code 5 if it
     /// cannot be read.
-    pub(crate) fn read(&self, owner: &Owner) -> Result<Option<Record>, Error> {
+    pub(crate) fn read(&self, owner: &Owner) -> Result<Option<DeviceRecord>, Error> {
         read(&self.file(owner))
     }
 
@@ -73,7 +73,7 @@ impl Records {
 
     /// Reads the records with a file name that `is_wanted`. Files that are no valid records are skipped. Fails with
     /// code 5 if a file cannot be read.
-    pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Record>, Error> {
+    pub(crate) fn all(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<DeviceRecord>, Error> {
         let mut found = Vec::new();
         for name in sysfs::names(&self.0)? {
             if name.ends_with(".json") && is_wanted(&name) {
@@ -84,7 +84,7 @@ impl Records {
     }
 
     /// Writes the record atomically. The directory has to exist ([`Records::make`]). Fails with code 5.
-    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+    pub(crate) fn write(&self, record: &DeviceRecord) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
         let text =
@@ -157,7 +157,7 @@ fn takes_nothing(err: &io::Error) -> bool {
 }
 
 /// Reads a record. `None` if the file is missing, no regular file, too large or not valid. Fails with code 5 otherwise.
-fn read(file: &Path) -> Result<Option<Record>, Error> {
+fn read(file: &Path) -> Result<Option<DeviceRecord>, Error> {
     match files::read(file, LIMIT, Links::Refuse) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
         Err(err) if is_absent(&err) || files::is_foreign(&err) => Ok(None),
@@ -181,7 +181,7 @@ mod tests {
         records.write(&one).unwrap();
         // As from a killed process.
         fs::write(records.fresh(&one.owner()), "{").unwrap();
-        let again = Record { mtu: 9000, ..one.clone() };
+        let again = DeviceRecord { mtu: 9000, ..one.clone() };
         records.write(&again).unwrap();
         assert_eq!(records.read(&one.owner()).unwrap(), Some(again.clone()));
         records.write(&record("two")).unwrap();

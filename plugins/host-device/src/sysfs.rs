@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use cnimble_cni::{Code, Error};
 use cnimble_os::files::{self, IfPresent as _, is_absent};
 
-use crate::config::Wanted;
+use crate::config::DeviceSelector;
 
 /// Drivers that leave a PCI device to a program (DPDK), without an interface.
 const USERSPACE: &[&str] = &["vfio-pci", "uio_pci_generic", "igb_uio"];
@@ -25,10 +25,10 @@ impl Sysfs<'_> {
 
     /// Returns the directory of the device. Fails with code 100 if neither the PCI bus nor the auxiliary bus has the
     /// device `Id`. Other paths may be missing.
-    fn device(self, wanted: &Wanted) -> Result<PathBuf, Error> {
+    fn device(self, wanted: &DeviceSelector) -> Result<PathBuf, Error> {
         match wanted {
-            Wanted::Pci(id) => Ok(self.pci(id)),
-            Wanted::Id(id) => {
+            DeviceSelector::Pci(id) => Ok(self.pci(id)),
+            DeviceSelector::Id(id) => {
                 for path in [self.pci(id), self.auxiliary(id)] {
                     let found = path.symlink_metadata().unless_absent();
                     if found.map_err(|err| Error::io("look up", &path, &err))?.is_some() {
@@ -39,14 +39,14 @@ impl Sysfs<'_> {
                     "neither the PCI bus nor the auxiliary bus has it; runtimeConfig.deviceID names it",
                 ))
             }
-            Wanted::KernelPath(path) => Ok(self.0.join(path.strip_prefix("/sys").unwrap_or(path))),
-            Wanted::Name(_) | Wanted::Mac(_) => Ok(self.0.to_owned()),
+            DeviceSelector::KernelPath(path) => Ok(self.0.join(path.strip_prefix("/sys").unwrap_or(path))),
+            DeviceSelector::Name(_) | DeviceSelector::Mac(_) => Ok(self.0.to_owned()),
         }
     }
 
     /// Returns true if the driver of a PCI device leaves it to a program. False for a device of any other bus. Fails
     /// with code 100 if the PCI device is missing or has no driver.
-    pub(crate) fn is_for_programs(self, wanted: &Wanted) -> Result<bool, Error> {
+    pub(crate) fn is_for_programs(self, wanted: &DeviceSelector) -> Result<bool, Error> {
         let device = self.device(wanted)?;
         if !device.starts_with(self.0.join("bus/pci")) {
             return Ok(false);
@@ -68,10 +68,10 @@ impl Sysfs<'_> {
 
     /// Returns the device's interface, the first one by name if it has several, as in the Go plugin. Fails with code
     /// 100 if it has none in this namespace.
-    pub(crate) fn interface(self, wanted: &Wanted) -> Result<String, Error> {
+    pub(crate) fn interface(self, wanted: &DeviceSelector) -> Result<String, Error> {
         let device = self.device(wanted)?;
         let mut found = names(&device.join("net"))?;
-        if found.is_empty() && matches!(wanted, Wanted::Pci(_) | Wanted::Id(_)) {
+        if found.is_empty() && matches!(wanted, DeviceSelector::Pci(_) | DeviceSelector::Id(_)) {
             // The interface of a virtio device is one level below the PCI device.
             let mut below = names(&device)?;
             below.retain(|name| name.starts_with("virtio"));
@@ -138,29 +138,29 @@ mod tests {
     #[test]
     fn an_interface_is_found_by_its_device() {
         let dir = tree();
-        let name = |wanted: Wanted| Sysfs(dir.path()).interface(&wanted).map_err(|err| err.msg);
-        let pci = |id: &str| Wanted::Pci(format!("0000:00:0{id}.0"));
+        let name = |wanted: DeviceSelector| Sysfs(dir.path()).interface(&wanted).map_err(|err| err.msg);
+        let pci = |id: &str| DeviceSelector::Pci(format!("0000:00:0{id}.0"));
         assert_eq!(name(pci("3")), Ok("eth0".to_owned()));
         assert_eq!(name(pci("4")), Ok("ens4".to_owned()));
-        assert_eq!(name(Wanted::Id("0000:00:04.0".to_owned())), Ok("ens4".to_owned()));
-        assert_eq!(name(Wanted::Id("mlx5_core.sf.4".to_owned())), Ok("sf4".to_owned()));
-        let path = Wanted::KernelPath("/sys/devices/pci0000:00/0000:00:03.0/virtio2".into());
+        assert_eq!(name(DeviceSelector::Id("0000:00:04.0".to_owned())), Ok("ens4".to_owned()));
+        assert_eq!(name(DeviceSelector::Id("mlx5_core.sf.4".to_owned())), Ok("sf4".to_owned()));
+        let path = DeviceSelector::KernelPath("/sys/devices/pci0000:00/0000:00:03.0/virtio2".into());
         assert_eq!(name(path), Ok("eth0".to_owned()));
         let none = |id: &str| Err(format!("device \"0000:00:0{id}.0\" has no interface on the host"));
         // In another network namespace, and missing.
         assert_eq!((name(pci("6")), name(pci("9"))), (none("6"), none("9")));
         let missing = Err("device \"mlx5_core.sf.9\" is missing on the host".to_owned());
-        assert_eq!(name(Wanted::Id("mlx5_core.sf.9".to_owned())), missing);
+        assert_eq!(name(DeviceSelector::Id("mlx5_core.sf.9".to_owned())), missing);
     }
 
     #[test]
     fn a_device_of_a_program_is_recognized_by_its_driver() {
         let dir = tree();
-        let is = |wanted: Wanted| Sysfs(dir.path()).is_for_programs(&wanted).map_err(|err| err.msg);
-        let pci = |id: &str| Wanted::Pci(format!("0000:00:0{id}.0"));
+        let is = |wanted: DeviceSelector| Sysfs(dir.path()).is_for_programs(&wanted).map_err(|err| err.msg);
+        let pci = |id: &str| DeviceSelector::Pci(format!("0000:00:0{id}.0"));
         assert_eq!((is(pci("4")), is(pci("5"))), (Ok(false), Ok(true)));
-        assert_eq!(is(Wanted::Id("0000:00:05.0".to_owned())), Ok(true));
-        assert_eq!(is(Wanted::Id("mlx5_core.sf.4".to_owned())), Ok(false));
+        assert_eq!(is(DeviceSelector::Id("0000:00:05.0".to_owned())), Ok(true));
+        assert_eq!(is(DeviceSelector::Id("mlx5_core.sf.4".to_owned())), Ok(false));
         let missing = "PCI device \"0000:00:09.0\" is missing on the host, or has no driver";
         assert_eq!(is(pci("9")), Err(missing.to_owned()));
     }

@@ -22,7 +22,10 @@ struct Keys {
 /// Reads the configuration for CHECK and STATUS. Fails with code 7 and the key if a value is invalid.
 pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
     let keys: Keys = config.decode()?;
-    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
+    let master = master::MasterSelector {
+        in_pod: keys.link_in_container,
+        ..master::MasterSelector::read(&keys.master)?
+    };
     let mode = match keys.mode.as_str() {
         "" => Some(IpvlanMode::L2),
         wanted => IpvlanMode::ALL.into_iter().find(|mode| mode.name() == wanted),
@@ -52,7 +55,8 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
 pub(crate) fn read_for_add(config: &PluginConfig) -> Result<Upper, Error> {
     let mut upper = read(config)?;
     let prev = config.prev_result.as_ref();
-    if let (Some(master @ master::Wanted { name: None, .. }), Some(prev)) = (&mut upper.master, prev) {
+    if let (Some(master @ master::MasterSelector { name: None, .. }), Some(prev)) = (&mut upper.master, prev)
+    {
         master.name = match prev.interfaces.as_slice() {
             [only] if !only.name.is_empty() => Some(only.name.clone()),
             _ => {
@@ -82,7 +86,7 @@ mod tests {
     fn defaults_are_the_reference_ones() {
         let upper = read_for_add(&config(r#"{"name":"n","ipam":{"type":"static"}}"#)).unwrap();
         assert_eq!(upper.kind, Kind::Ipvlan(IpvlanMode::L2));
-        assert_eq!(upper.master, Some(master::Wanted { name: None, in_pod: false }));
+        assert_eq!(upper.master, Some(master::MasterSelector { name: None, in_pod: false }));
         assert_eq!((upper.mtu, upper.takes_previous), (None, false));
     }
 
@@ -92,7 +96,10 @@ mod tests {
                        "ipam":{"type":"static"}}"#;
         let upper = read_for_add(&config(json)).unwrap();
         assert_eq!(upper.kind, Kind::Ipvlan(IpvlanMode::L3s));
-        assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: true }));
+        assert_eq!(
+            upper.master,
+            Some(master::MasterSelector { name: Some("eth7".to_owned()), in_pod: true })
+        );
         assert_eq!(upper.mtu, Some(1400));
     }
 

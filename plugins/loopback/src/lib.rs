@@ -39,8 +39,9 @@ impl Plugin for Loopback {
                 .details(format!("lo in {} has {}", call.netns, foreign.net)));
         }
         if !lo.up {
-            call.step("set lo up", || set(&mut netlink, lo.index, State::Up))?;
-            call.undo.push("set lo down", move || set(&mut Netlink::open_in(&netns)?, lo.index, State::Down));
+            call.step("set lo up", || set(&mut netlink, lo.index, LinkState::Up))?;
+            call.undo
+                .push("set lo down", move || set(&mut Netlink::open_in(&netns)?, lo.index, LinkState::Down));
         }
         if let Some(prev) = &call.config.prev_result {
             return Ok(prev.clone());
@@ -64,7 +65,7 @@ impl Plugin for Loopback {
         let Some(netns) = call.find_netns()? else { return Ok(()) };
         let mut netlink = Netlink::open_in(&netns)?;
         match netlink.find_link(LO)? {
-            Some(lo) if lo.up => set(&mut netlink, lo.index, State::Down),
+            Some(lo) if lo.up => set(&mut netlink, lo.index, LinkState::Down),
             _ => Ok(()),
         }
     }
@@ -81,7 +82,7 @@ impl Plugin for Loopback {
             |inside| verify_up(call, inside),
             |inside| {
                 let lo = inside.link(LO)?;
-                set(inside, lo.index, State::Up)
+                set(inside, lo.index, LinkState::Up)
             },
         )
     }
@@ -100,13 +101,13 @@ fn verify_up(call: &Call, inside: &mut Netlink) -> Result<(), Error> {
 }
 
 #[derive(Clone, Copy)]
-enum State {
+enum LinkState {
     Up,
     Down,
 }
 
 /// Sets the link `index`, which is lo, up or down.
-fn set(netlink: &mut Netlink, index: u32, state: State) -> Result<(), Error> {
-    let change = link::Change { up: Some(matches!(state, State::Up)), ..link::Change::default() };
+fn set(netlink: &mut Netlink, index: u32, state: LinkState) -> Result<(), Error> {
+    let change = link::Change { up: Some(matches!(state, LinkState::Up)), ..link::Change::default() };
     Ok(netlink.execute(link::set(index, LO, &change))?)
 }

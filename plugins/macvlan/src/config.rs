@@ -46,7 +46,10 @@ pub(crate) fn read_for_add(call: &Call) -> Result<Upper, Error> {
 /// Returns the interface that the keys ask for, without a MAC. `config` has the keys of the shim (`hostShim`). Fails
 /// with code 7.
 fn wanted(keys: Keys, config: &PluginConfig) -> Result<Upper, Error> {
-    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
+    let master = master::MasterSelector {
+        in_pod: keys.link_in_container,
+        ..master::MasterSelector::read(&keys.master)?
+    };
     let mode = match keys.mode.as_str() {
         "" => Some(MacvlanMode::Bridge),
         wanted => MacvlanMode::ALL.into_iter().find(|mode| mode.name() == wanted),
@@ -73,7 +76,7 @@ mod tests {
     fn defaults_are_the_reference_ones() {
         let upper = read(r#"{"name":"n","type":"macvlan"}"#).unwrap();
         assert_eq!(upper.kind, Kind::Macvlan(Macvlan { mode: MacvlanMode::Bridge, bcqueuelen: None }));
-        assert_eq!(upper.master, Some(master::Wanted { name: None, in_pod: false }));
+        assert_eq!(upper.master, Some(master::MasterSelector { name: None, in_pod: false }));
         assert_eq!((upper.mtu, upper.takes_previous), (None, false));
     }
 
@@ -83,7 +86,10 @@ mod tests {
                        "bcQueueLen":500,"ipam":{"type":"static"}}"#;
         let upper = read(json).unwrap();
         assert_eq!(upper.kind, Kind::Macvlan(Macvlan { mode: MacvlanMode::Passthru, bcqueuelen: Some(500) }));
-        assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: true }));
+        assert_eq!(
+            upper.master,
+            Some(master::MasterSelector { name: Some("eth7".to_owned()), in_pod: true })
+        );
         assert_eq!(upper.mtu, Some(1400));
     }
 

@@ -123,21 +123,21 @@ enum Way {
 }
 
 /// A directory with plugins, locked against concurrent installs until the value is dropped.
-struct Place {
+struct PluginDirectory {
     dir: PathBuf,
     /// The directory [`KEEP`], which may be missing.
     keep: PathBuf,
     _lock: Flock<File>,
 }
 
-impl Place {
+impl PluginDirectory {
     /// Waits for the lock of the directory, and removes the unfinished files of a killed call.
     fn open(dir: &Path) -> Result<Self, Failure> {
         let dir = fs::canonicalize(dir).map_err(doing("finding", dir))?;
         let file = File::open(&dir).map_err(doing("opening", &dir))?;
         let lock =
             Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, err)| doing("locking", &dir)(err))?;
-        let place = Place { keep: dir.join(KEEP), dir, _lock: lock };
+        let place = PluginDirectory { keep: dir.join(KEEP), dir, _lock: lock };
         place.sweep(&place.dir)?;
         place.sweep(&place.keep)?;
         Ok(place)
@@ -285,7 +285,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     let program = fs::read(own).map_err(doing("reading", own))?;
     let cluster = cluster(own)?;
     fs::create_dir_all(dir).map_err(doing("making", dir))?;
-    let place = Place::open(dir)?;
+    let place = PluginDirectory::open(dir)?;
     let mut installed = place.installed()?;
     let plugins: Vec<PathBuf> = PLUGINS.iter().map(|plugin| place.dir.join(plugin.name())).collect();
     let beside = [CLUSTER, FORMER].map(|name| place.dir.join(name));
@@ -337,7 +337,7 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
 /// alone. If that keeps a replaced file from being put back, that file and the list stay for a later call. The outcome
 /// is still `Ok`.
 fn uninstall(dir: &Path) -> Result<(), Failure> {
-    let place = Place::open(dir)?;
+    let place = PluginDirectory::open(dir)?;
     let installed = place.installed()?;
     if installed.is_empty() {
         say(&format!("nothing of ours is in {}", place.dir.display()));

@@ -30,7 +30,7 @@ use cnimble_plugin::interface::host::{forward, forward_from};
 use cnimble_plugin::interface::pair::{self, NewPair, Pair};
 use cnimble_plugin::interface::{completed, described, usable_netlink};
 use cnimble_plugin::{Call, Command, Place, Plugin, Role, delegate};
-use cnimble_rules::filters::{self, Wanted};
+use cnimble_rules::filters::{self, PodRules};
 use cnimble_rules::masquerade;
 
 use config::Config;
@@ -139,7 +139,7 @@ impl Plugin for Ptp {
 /// Adds the masquerading of `addrs`, with its undo.
 fn masquerade(call: &Call, nft: &mut Nft, config: &Config, addrs: &[IpNetwork]) -> Result<(), Error> {
     let wanted =
-        Wanted { masquerade: Some(config.masquerade.of(addrs.iter().copied())), ..Wanted::default() };
+        PodRules { masquerade: Some(config.masquerade.of(addrs.iter().copied())), ..PodRules::default() };
     let undo = filters::add(nft, &call.owner(), &wanted)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())

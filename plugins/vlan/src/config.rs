@@ -26,7 +26,10 @@ pub(crate) fn read(config: &PluginConfig) -> Result<Upper, Error> {
         return Err(Error::config("\"master\" field is required")
             .details("it names the interface that the VLAN is made on"));
     }
-    let master = master::Wanted { in_pod: keys.link_in_container, ..master::Wanted::read(&keys.master)? };
+    let master = master::MasterSelector {
+        in_pod: keys.link_in_container,
+        ..master::MasterSelector::read(&keys.master)?
+    };
     if keys.vlan_id > MAX_VLAN {
         let id = keys.vlan_id;
         return Err(Error::config(format!(
@@ -50,7 +53,10 @@ mod tests {
     fn defaults_are_the_reference_ones() {
         let upper = read(r#"{"name":"n","master":"eth7"}"#).unwrap();
         assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 0 }));
-        assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: false }));
+        assert_eq!(
+            upper.master,
+            Some(master::MasterSelector { name: Some("eth7".to_owned()), in_pod: false })
+        );
         assert_eq!((upper.mtu, upper.takes_previous), (None, false));
     }
 
@@ -60,7 +66,10 @@ mod tests {
                        "ipam":{"type":"static"}}"#;
         let upper = read(json).unwrap();
         assert_eq!(upper.kind, Kind::Vlan(Vlan { id: 4094 }));
-        assert_eq!(upper.master, Some(master::Wanted { name: Some("eth7".to_owned()), in_pod: true }));
+        assert_eq!(
+            upper.master,
+            Some(master::MasterSelector { name: Some("eth7".to_owned()), in_pod: true })
+        );
         assert_eq!(upper.mtu, Some(1400));
     }
 

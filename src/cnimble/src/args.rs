@@ -169,7 +169,7 @@ pub(super) enum Command {
     Gc(Gc),
     /// Ask a network's plugins whether they can attach a container now
     #[command(after_long_help = examples!["cnimble status demo"])]
-    Status(Named),
+    Status(NetworkArgs),
     /// Check that a network's plugins exist and support its version
     ///
     /// With --strict the configuration is checked, too. It reports misspelt keys, wrong types
@@ -374,7 +374,7 @@ pub(super) struct Existing {
 
 /// The arguments of a verb for one network.
 #[derive(Debug, Args)]
-pub(super) struct Named {
+pub(super) struct NetworkArgs {
     /// The network's name, or the path of its file
     #[arg(add = ArgValueCompleter::new(names::networks))]
     pub(super) network: String,
@@ -386,7 +386,7 @@ pub(super) struct Named {
 #[derive(Debug, Args)]
 pub(super) struct Gc {
     #[command(flatten)]
-    pub(super) named: Named,
+    pub(super) named: NetworkArgs,
     #[command(flatten)]
     pub(super) valid: Valid,
     /// With --gone and --cri: ignore younger leases and rules without other evidence. With --cri it is

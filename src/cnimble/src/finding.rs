@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use cnimble_doctor::{Cure, Diagnosis, Finding, Kind, Repair, Subject};
+use cnimble_doctor::{Cure, Diagnosis, Finding, FindingKind, Repair, Subject};
 
 use super::style::{self, Paint};
 
@@ -31,7 +31,7 @@ pub(super) struct Item {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Brief {
-    kind: Kind,
+    kind: FindingKind,
     what: String,
     #[serde(rename = "containerID")]
     container_id: Option<String>,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use cnimble_cni::capability::PortMapping;
-use cnimble_doctor::tree::{Network, Pod, State, Tree, natural};
+use cnimble_doctor::tree::{InterfaceState, Network, Pod, Tree, natural};
 use cnimble_runtime::{Cache, Entry, Key};
 
 use super::args::look::{Ls, Output};
@@ -84,7 +84,7 @@ pub(super) struct Attached {
     ports: Vec<PortMapping>,
     /// Seconds since 1970.
     created: Option<u64>,
-    state: State,
+    state: InterfaceState,
     problem: Option<String>,
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use cnimble_doctor::tree::{self as tree, Look, Sources};
+use cnimble_doctor::tree::{self as tree, Sources, TextStyle};
 use cnimble_liveness::named::{Records, Unnamed};
 
 pub(super) use cnimble_doctor::tree::Notes;
@@ -34,7 +34,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
     } else if given.svg.is_none() {
         let ascii = given.ascii || !speaks_unicode();
         let escape = if session.paint.is_on() { plain::key() } else { "" };
-        print(&tree::text(&tree, Look { ascii, escape }))?;
+        print(&tree::text(&tree, TextStyle { ascii, escape }))?;
     }
     fail_with((is_checked && tree.shows_faults()).then_some(Exit::Found))
 }

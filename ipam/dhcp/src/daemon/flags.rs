@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::slice;
 
 use crate::config;
-use crate::ipc::Wanted;
+use crate::ipc::LeaseRequest;
 
 /// The values of the options.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Flags {
     }
 
     /// Returns the time that this ADD has, in milliseconds.
-    pub(crate) fn limit(&self, wanted: &Wanted) -> u64 {
+    pub(crate) fn limit(&self, wanted: &LeaseRequest) -> u64 {
         wanted.timeout.map_or(self.resend_timeout, |seconds| u64::from(seconds) * 1000)
     }
 

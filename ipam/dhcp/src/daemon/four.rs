@@ -5,15 +5,15 @@ use std::net::Ipv4Addr;
 
 use cnimble_netlink::arp;
 use cnimble_netlink::link::Mac;
-use cnimble_netlink::packet::{Kind, Socket};
+use cnimble_netlink::packet::{Socket, SocketPurpose};
 
 use super::flags::Flags;
 use super::interface::Interface;
 use super::speaker::{Packet, Purpose, Transport};
-use crate::client::{Action, Client};
+use crate::client::{Client, ClientAction};
 use crate::closing;
-use crate::ipc::{LeaseOwner, Wanted};
-use crate::v4::client::{Dhcp4, Identity};
+use crate::ipc::{LeaseOwner, LeaseRequest};
+use crate::v4::client::{ClientIdentity, Dhcp4};
 use crate::v4::frame;
 use crate::v4::message::{Answer, Question, To, code};
 
@@ -30,8 +30,8 @@ impl Transport for Dhcp4 {
 
     fn open(interface: &Interface, purpose: Purpose) -> io::Result<Socket> {
         let kind = match purpose {
-            Purpose::Dhcp => Kind::Dhcp,
-            Purpose::Probes => Kind::Arp,
+            Purpose::Dhcp => SocketPurpose::Dhcp,
+            Purpose::Probes => SocketPurpose::Arp,
         };
         interface.open(|| Socket::open(kind, interface.index))
     }
@@ -57,7 +57,7 @@ impl Transport for Dhcp4 {
         socket.receive(buffer)
     }
 
-    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Mac>) -> Vec<Action<Self>> {
+    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Mac>) -> Vec<ClientAction<Self>> {
         let (mac, bytes) = (client.protocol.identity.mac, &packet.bytes);
         let actions = match packet.purpose {
             Purpose::Dhcp => frame::unwrap(bytes)
@@ -73,14 +73,14 @@ impl Transport for Dhcp4 {
 }
 
 /// Makes the protocol for a pod. Without a configured client ID it has the Go daemon's ([`client_id`]).
-pub(super) fn protocol(flags: &Flags, wanted: &Wanted, interface: &Interface) -> Dhcp4 {
+pub(super) fn protocol(flags: &Flags, wanted: &LeaseRequest, interface: &Interface) -> Dhcp4 {
     let mut own = wanted.provide.clone();
     if !own.iter().any(|(code, _)| *code == code::CLIENT_ID) {
         own.insert(0, (code::CLIENT_ID, client_id(&wanted.owner)));
     }
     // An ipvlan receives only packets to its own addresses and broadcasts. It has no address yet.
     let broadcast = flags.broadcast || interface.kind == "ipvlan";
-    Dhcp4::new(Identity { mac: interface.mac, broadcast, own, request: wanted.request.clone() })
+    Dhcp4::new(ClientIdentity { mac: interface.mac, broadcast, own, request: wanted.request.clone() })
 }
 
 /// Returns the client ID that the Go daemon sends, so that a server gives both daemons the same address.

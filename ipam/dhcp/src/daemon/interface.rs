@@ -11,7 +11,7 @@ use cnimble_netlink::{IfPresent, NetNs, Netlink};
 
 use super::flags::Flags;
 use crate::held::Held;
-use crate::ipc::Wanted;
+use crate::ipc::LeaseRequest;
 
 /// The interface of a client in the namespace of its pod.
 pub(super) struct Interface {
@@ -51,7 +51,11 @@ impl Interface {
     ///
     /// Fails with code 8 without the namespace, with code 3 without the interface, and with code 2 if it has no
     /// hardware address. Fails with code 11 if a namespace that was sent to an earlier daemon cannot be found again.
-    pub(super) fn find(flags: &Flags, wanted: &Wanted, sent: Option<NetNs>) -> Result<Interface, Error> {
+    pub(super) fn find(
+        flags: &Flags,
+        wanted: &LeaseRequest,
+        sent: Option<NetNs>,
+    ) -> Result<Interface, Error> {
         let (netns, watch) = match (sent, wanted.sent) {
             (sent, Some(identity)) => {
                 let seen = NetNs::by_identity(identity)?;

@@ -37,7 +37,7 @@ use connections::{Connections, Incoming};
 use flags::Flags;
 use journal::Journal;
 use pod::Pod;
-use store::{Record, Store};
+use store::{LeaseDirectory, LeaseRecord};
 
 pub(crate) use start::{NO_SOCKET, READY, TAKEN, program};
 
@@ -57,13 +57,13 @@ fn now() -> u64 {
 struct Daemon {
     flags: Flags,
     journal: Journal,
-    store: Store,
+    store: LeaseDirectory,
     listener: UnixListener,
     connections: Connections,
     /// The interfaces with a client, by the key of their lease.
     pods: BTreeMap<String, Pod>,
     /// Leases of the previous daemon whose pods could not be examined yet, with the reasons. Nobody extends them.
-    unresolved: Vec<(Record, String)>,
+    unresolved: Vec<(LeaseRecord, String)>,
     /// The time of the next check for pods that have died.
     next_round: u64,
     /// The last time at which the daemon had something to do.
@@ -72,7 +72,12 @@ struct Daemon {
 
 impl Daemon {
     /// Makes the daemon and resumes the leases in `store`. Fails if they cannot be read.
-    fn new(flags: Flags, journal: Journal, store: Store, listener: UnixListener) -> std::io::Result<Daemon> {
+    fn new(
+        flags: Flags,
+        journal: Journal,
+        store: LeaseDirectory,
+        listener: UnixListener,
+    ) -> std::io::Result<Daemon> {
         let now = now();
         let unresolved = store.load()?.into_iter().map(|record| (record, String::new())).collect();
         let (connections, pods) = (Connections::default(), BTreeMap::new());
@@ -117,7 +122,7 @@ impl Daemon {
 
     /// Serves until a signal arrives, or with `-once` until the last lease has ended. Returns the store, whose lock is
     /// still held.
-    fn run(mut self) -> Store {
+    fn run(mut self) -> LeaseDirectory {
         while signal::check().is_ok() {
             let now = now();
             if self.is_busy() {
@@ -324,7 +329,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("dhcp.sock");
         let flags = Flags { once: true, socket: socket.clone(), ..Flags::default() };
-        let store = Store::open(&socket).unwrap().unwrap();
+        let store = LeaseDirectory::open(&socket).unwrap().unwrap();
         let listener = UnixListener::bind(&socket).unwrap();
         let mut daemon = Daemon::new(flags, Journal::system(), store, listener).unwrap();
         assert_eq!(daemon.next(), daemon.last_busy + IDLE);

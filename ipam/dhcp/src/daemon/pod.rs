@@ -14,11 +14,11 @@ use super::speaker::{Driver, Speaker, Transport};
 use super::{four, six};
 use crate::client::{Client, EXPIRED, Lease};
 use crate::held::Held;
-use crate::ipc::{self, Family, Wanted};
+use crate::ipc::{self, Family, LeaseRequest};
 
 /// An interface of a pod with a client of one family.
 pub(super) struct Pod {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: LeaseRequest,
     pub(super) interface: Interface,
     /// The number of the connection of the waiting ADD, and its deadline.
     pub(super) waiting: Option<(u64, u64)>,
@@ -42,7 +42,7 @@ impl Pod {
     /// lease is on the interface.
     pub(super) fn find(
         flags: &Flags,
-        wanted: Wanted,
+        wanted: LeaseRequest,
         now: u64,
         known: Option<(Mac, Option<Held>)>,
         sent: Option<NetNs>,
@@ -176,7 +176,7 @@ impl Pod {
 /// Makes the client of the family that is wanted. It resumes `lease` if that is of this family.
 fn speaker(
     flags: &Flags,
-    wanted: &Wanted,
+    wanted: &LeaseRequest,
     interface: &Interface,
     now: u64,
     lease: Option<Held>,

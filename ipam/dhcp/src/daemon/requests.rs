@@ -8,7 +8,7 @@ use cnimble_netlink::NetNs;
 
 use super::Daemon;
 use super::pod::Pod;
-use crate::ipc::{Family, LeaseOwner, Reply, Request, Wanted};
+use crate::ipc::{Family, LeaseOwner, LeaseRequest, Reply, Request};
 
 impl Daemon {
     /// Carries out a request of the connection `number`. Returns the reply, or `None` if it follows later: an ADD is
@@ -38,7 +38,7 @@ impl Daemon {
         &mut self,
         number: u64,
         now: u64,
-        mut wanted: Wanted,
+        mut wanted: LeaseRequest,
         sent: Option<OwnedFd>,
     ) -> Result<Option<Reply>, Error> {
         let key = wanted.key();

@@ -7,9 +7,9 @@ use cnimble_cni::hash;
 
 use super::interface::Interface;
 use super::speaker::{Packet, Purpose, Transport};
-use crate::client::{Action, Client};
+use crate::client::{Client, ClientAction};
 use crate::ipc::LeaseOwner;
-use crate::v6::client::{Dhcp6, Identity};
+use crate::v6::client::{ClientIdentity, Dhcp6};
 use crate::v6::message::{Answer, Question};
 use crate::v6::socket::{self, Socket};
 
@@ -47,8 +47,8 @@ impl Transport for Dhcp6 {
         socket.receive(buffer)
     }
 
-    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Ipv6Addr>) -> Vec<Action<Self>> {
-        let (Identity { duid, iaid }, bytes) = (&client.protocol.identity, &packet.bytes);
+    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Ipv6Addr>) -> Vec<ClientAction<Self>> {
+        let (ClientIdentity { duid, iaid }, bytes) = (&client.protocol.identity, &packet.bytes);
         let actions = match packet.purpose {
             // The socket has a link-local address, which only servers and relays of the link reach. So their addresses
             // are link-local, too.
@@ -63,7 +63,7 @@ impl Transport for Dhcp6 {
 
 /// Makes the protocol for an attachment.
 pub(super) fn protocol(owner: &LeaseOwner) -> Dhcp6 {
-    Dhcp6::new(Identity { duid: duid(owner), iaid: IAID })
+    Dhcp6::new(ClientIdentity { duid: duid(owner), iaid: IAID })
 }
 
 /// Returns the DUID of an attachment. It is the same on every node and at any time. A hardware address would not do: it

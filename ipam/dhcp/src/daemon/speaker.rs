@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use cnimble_netlink::link::Mac;
 
 use super::interface::Interface;
-use crate::client::{Action, Address, Client, Event, Lease, Protocol};
+use crate::client::{Address, Client, ClientAction, Event, Lease, Protocol};
 use crate::held::Held;
 
 /// The largest packet that is read: a jumbo frame of Ethernet, in bytes.
@@ -59,7 +59,7 @@ pub(super) trait Transport: Protocol {
     ) -> io::Result<Option<(Self::Sender, &'b [u8])>>;
 
     /// Passes a packet to the client, and returns what it wants to do. Other packets are ignored.
-    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Self::Sender>) -> Vec<Action<Self>>;
+    fn handle(client: &mut Client<Self>, now: u64, packet: &Packet<Self::Sender>) -> Vec<ClientAction<Self>>;
 }
 
 /// A client of either family with its sockets.
@@ -167,17 +167,17 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Carries out the actions of the client. Returns its reports, and each failure as a line for the log.
-    fn act(&mut self, interface: &Interface, actions: Vec<Action<T>>) -> Vec<Event> {
+    fn act(&mut self, interface: &Interface, actions: Vec<ClientAction<T>>) -> Vec<Event> {
         let mut events = Vec::new();
         for action in actions {
             events.extend(match action {
-                Action::Report(event) => Some(event),
-                Action::Send(message) => {
+                ClientAction::Report(event) => Some(event),
+                ClientAction::Send(message) => {
                     let sent = self.listen(interface).and_then(|()| self.send(interface, &message));
                     self.client.tally.sent(&sent);
                     failure(sent, || format!("sending {}", T::name(&message)))
                 }
-                Action::Probe(address) => {
+                ClientAction::Probe(address) => {
                     let sent = self.listen(interface).and_then(|()| self.probe(interface, address));
                     failure(sent, || format!("asking which host has {address}"))
                 }

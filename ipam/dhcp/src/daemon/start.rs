@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, umask};
 
 use super::flags::{Flags, USAGE};
 use super::journal::Journal;
-use super::store::Store;
+use super::store::LeaseDirectory;
 use super::{Daemon, cgroup, store};
 
 /// The word that a started lease daemon writes to stdout when it serves. Its plugin waits for that.
@@ -87,7 +87,7 @@ fn run(flags: Flags) -> Result<bool, String> {
     let path = activated.as_ref().and_then(path_of);
     let path = path.unwrap_or_else(|| flags.on_host(&flags.socket.to_string_lossy()));
     let directory = store::directory(&path);
-    let store = if activated.is_some() { replace(&path) } else { Store::open(&path) };
+    let store = if activated.is_some() { replace(&path) } else { LeaseDirectory::open(&path) };
     let Some(store) = store.map_err(|err| failure("opening", &directory, &err))? else {
         announce(TAKEN);
         return Ok(false);
@@ -165,10 +165,10 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 ///
 /// Its leases are in the store. SIGKILL keeps it from removing the file of the new socket. Returns `None` if the lock
 /// is not free after [`PATIENCE`]. Fails also on a signal.
-fn replace(path: &Path) -> io::Result<Option<Store>> {
+fn replace(path: &Path) -> io::Result<Option<LeaseDirectory>> {
     let end = Instant::now() + PATIENCE;
     loop {
-        let store = Store::open(path)?;
+        let store = LeaseDirectory::open(path)?;
         if store.is_some() || Instant::now() > end {
             return Ok(store);
         }

@@ -15,7 +15,7 @@ use cnimble_leases::boot;
 use cnimble_os::files::Links;
 
 use crate::held::Held;
-use crate::ipc::{Family, Wanted};
+use crate::ipc::{Family, LeaseRequest};
 
 /// The file that is locked while the lease daemon runs.
 const LOCK: &str = "lock";
@@ -26,10 +26,10 @@ const LONGEST: usize = 1 << 20;
 
 /// All that a new lease daemon needs to resume a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct LeaseRecord {
     /// The boot in which the lease was written.
     boot: String,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: LeaseRequest,
     /// The hardware address of the interface.
     pub(crate) mac: [u8; 6],
     /// The lease. `None` if it was lost and the daemon looks for another.
@@ -104,17 +104,19 @@ fn is_key(path: &Path) -> bool {
 
 /// The directory of the leases, locked until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct LeaseDirectory {
     directory: PathBuf,
     boot: String,
     _lock: Flock<File>,
 }
 
-impl Store {
+impl LeaseDirectory {
     /// Creates a missing directory and locks it. `None` if another daemon holds the lock. Does not wait.
-    pub(crate) fn open(socket: &Path) -> io::Result<Option<Store>> {
+    pub(crate) fn open(socket: &Path) -> io::Result<Option<LeaseDirectory>> {
         match Flock::lock(prepare(socket)?, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Store { directory: directory(socket), boot: boot::boot_id()?, _lock: lock })),
+            Ok(lock) => {
+                Ok(Some(LeaseDirectory { directory: directory(socket), boot: boot::boot_id()?, _lock: lock }))
+            }
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(errno.into()),
         }
@@ -122,7 +124,7 @@ impl Store {
 
     /// Reads the leases of this boot. Removes leases of earlier boots, invalid files and the remains of an interrupted
     /// write. Files with other names are left alone.
-    pub(crate) fn load(&self) -> io::Result<Vec<Record>> {
+    pub(crate) fn load(&self) -> io::Result<Vec<LeaseRecord>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
@@ -142,21 +144,22 @@ impl Store {
 
     /// Reads a file. `None` if it is no lease of this boot. Fails if it cannot be read, for example for a lack of
     /// descriptors: that does not prove that the lease is invalid.
-    fn read(&self, path: &Path) -> io::Result<Option<Record>> {
+    fn read(&self, path: &Path) -> io::Result<Option<LeaseRecord>> {
         let bytes = match cnimble_os::files::read(path, LONGEST, Links::Refuse) {
             Err(err) if cnimble_os::files::is_absent(&err) || cnimble_os::files::is_foreign(&err) => {
                 return Ok(None);
             }
             bytes => bytes?,
         };
-        let record = serde_json::from_slice::<Record>(&bytes).ok();
+        let record = serde_json::from_slice::<LeaseRecord>(&bytes).ok();
         Ok(record.filter(|record| record.boot == self.boot))
     }
 
     /// Writes the file of a lease atomically. Without a lease, notes that the daemon looks for another.
-    pub(crate) fn write(&self, wanted: &Wanted, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
+    pub(crate) fn write(&self, wanted: &LeaseRequest, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
         let key = wanted.key();
-        let record = Record { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
+        let record =
+            LeaseRecord { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
         let bytes = serde_json::to_vec(&record)?;
         let temporary = self.directory.join(format!("{TEMPORARY}{key}"));
         cnimble_os::files::replace(&self.directory.join(&key), &temporary, &bytes)
@@ -185,7 +188,7 @@ mod tests {
     fn a_file_of_a_daemon_without_ipv6_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("dhcp.sock");
-        let store = Store::open(&socket).unwrap().unwrap();
+        let store = LeaseDirectory::open(&socket).unwrap().unwrap();
         let text = r#"{"boot":"BOOT","wanted":{"whose":{"network":"lan","container":"c1","ifname":"eth0"},
             "netns":"/run/netns/x","provide":[],"request":[1,3],"priority":null},"mac":[2,0,0,0,0,9],
             "lease":{"address":"10.8.0.50","prefix":24,"server":"10.8.0.1","server_mac":[2,0,0,0,0,1],
@@ -194,7 +197,7 @@ mod tests {
         let path = file(&socket, &owner().key(Family::Ipv4));
         fs::write(&path, text.replace("BOOT", &store.boot)).unwrap();
         let records = store.load().unwrap();
-        let [Record { wanted, lease: Some(Held::Four(lease)), .. }] = &records[..] else {
+        let [LeaseRecord { wanted, lease: Some(Held::Four(lease)), .. }] = &records[..] else {
             panic!("{records:?}")
         };
         assert_eq!((wanted.family, lease.net().to_string()), (Family::Ipv4, "10.8.0.50/24".to_owned()));
@@ -209,7 +212,7 @@ mod tests {
     fn each_family_has_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("dhcp.sock");
-        let store = Store::open(&socket).unwrap().unwrap();
+        let store = LeaseDirectory::open(&socket).unwrap().unwrap();
         assert!(!has_any(&socket).unwrap());
         let lease = Held::Six(v6::lease::Lease {
             address: "fd00::50".parse().unwrap(),
@@ -220,7 +223,7 @@ mod tests {
             preferred: 3,
             expires: u64::MAX,
         });
-        let wanted = Wanted {
+        let wanted = LeaseRequest {
             owner: owner(),
             family: Family::Ipv6,
             netns: "/run/netns/x".into(),
@@ -232,7 +235,7 @@ mod tests {
         };
         store.write(&wanted, [2; 6], Some(&lease)).unwrap();
         assert!(has_any(&socket).unwrap());
-        let four = Wanted { family: Family::Ipv4, ..wanted.clone() };
+        let four = LeaseRequest { family: Family::Ipv4, ..wanted.clone() };
         store.write(&four, [2; 6], None).unwrap();
         let mut records = store.load().unwrap();
         records.sort_by_key(|record| record.wanted.key());

@@ -12,7 +12,7 @@ use cnimble_netlink::link::Mac;
 
 use super::lease::Lease;
 use super::message::{Answer, Question, To, Type, code};
-use crate::client::{Action, Client, Protocol, REST, State, random};
+use crate::client::{Client, ClientAction, ClientState, Protocol, REST, random};
 
 /// The first pause before a repetition, in milliseconds. Each next one is twice as long, up to
 /// [`Client::longest_pause`].
@@ -24,7 +24,7 @@ const LARGEST_MESSAGE: u16 = 1500;
 
 /// The properties by which servers know the client.
 #[derive(Debug, Clone)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     pub(crate) mac: Mac,
     /// Whether servers are asked to broadcast their answers, because the interface would not receive others.
     pub(crate) broadcast: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Identity {
 /// The state of one exchange.
 #[derive(Debug)]
 pub(crate) struct Dhcp4 {
-    pub(crate) identity: Identity,
+    pub(crate) identity: ClientIdentity,
     /// The transaction ID, which answers have to repeat.
     xid: u32,
     /// The time at which the exchange began.
@@ -47,13 +47,13 @@ pub(crate) struct Dhcp4 {
 }
 
 impl Dhcp4 {
-    pub(crate) fn new(identity: Identity) -> Self {
+    pub(crate) fn new(identity: ClientIdentity) -> Self {
         Dhcp4 { identity, xid: 0, begun: 0, tries: 0 }
     }
 
     /// Returns a message to all servers. `address` is the client's present one, or 0.0.0.0.
     fn message(&self, now: u64, kind: Type, address: Ipv4Addr, mut options: Vec<(u8, Vec<u8>)>) -> Question {
-        let Identity { mac, broadcast, own, request } = &self.identity;
+        let ClientIdentity { mac, broadcast, own, request } = &self.identity;
         match kind {
             // Table 5 of RFC 2131 allows neither requested parameters nor a host name here.
             Type::Decline | Type::Release => {
@@ -73,12 +73,12 @@ impl Dhcp4 {
     }
 
     /// Returns a message to all servers about the address that this one has offered. It names the server that is meant.
-    fn choice(&self, now: u64, kind: Type, server: Ipv4Addr, address: Ipv4Addr) -> Action<Dhcp4> {
+    fn choice(&self, now: u64, kind: Type, server: Ipv4Addr, address: Ipv4Addr) -> ClientAction<Dhcp4> {
         let options = vec![
             (code::REQUESTED_ADDRESS, address.octets().to_vec()),
             (code::SERVER, server.octets().to_vec()),
         ];
-        Action::Send(self.message(now, kind, Ipv4Addr::UNSPECIFIED, options))
+        ClientAction::Send(self.message(now, kind, Ipv4Addr::UNSPECIFIED, options))
     }
 }
 
@@ -121,14 +121,14 @@ impl Protocol for Dhcp4 {
         (self.xid, self.begun, self.tries) = (random(), now, 0);
     }
 
-    fn advance(client: &mut Client<Self>, now: u64) -> Vec<Action<Self>> {
+    fn advance(client: &mut Client<Self>, now: u64) -> Vec<ClientAction<Self>> {
         match client.state {
-            State::Acquiring(Step::Requesting { server, address, .. })
+            ClientState::Acquiring(Step::Requesting { server, address, .. })
                 if client.protocol.tries < REQUESTS =>
             {
                 vec![client.request(now, server, address)]
             }
-            State::Acquiring(Step::Requesting { .. }) => {
+            ClientState::Acquiring(Step::Requesting { .. }) => {
                 client.start(now, now);
                 vec![client.discover(now)]
             }
@@ -138,7 +138,7 @@ impl Protocol for Dhcp4 {
 
     fn extend(client: &mut Client<Self>, now: u64, lease: &Lease) -> Question {
         let to = match client.state {
-            State::Rebinding => To::Everybody,
+            ClientState::Rebinding => To::Everybody,
             _ => To::Server(lease.server, lease.mac()),
         };
         Question { to, ..client.protocol.message(now, Type::Request, lease.address, Vec::new()) }
@@ -154,7 +154,7 @@ impl Protocol for Dhcp4 {
 impl Client<Dhcp4> {
     /// Takes an answer that came from the hardware address `from`. Ignores answers to earlier messages, and those that
     /// do not fit the state, such as one of a server that was not chosen.
-    pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
+    pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<ClientAction<Dhcp4>> {
         if answer.xid != self.protocol.xid {
             return Vec::new();
         }
@@ -163,31 +163,38 @@ impl Client<Dhcp4> {
             self.tally.answered(server.to_string());
         }
         match (&self.state, answer.kind) {
-            (State::Acquiring(Step::Selecting), Type::Offer) => self.offered(now, from, answer),
+            (ClientState::Acquiring(Step::Selecting), Type::Offer) => self.offered(now, from, answer),
             (
-                State::Acquiring(Step::Requesting { server: chosen, address, holder: Some(holder), .. }),
+                ClientState::Acquiring(Step::Requesting {
+                    server: chosen,
+                    address,
+                    holder: Some(holder),
+                    ..
+                }),
                 Type::Ack,
             ) if server == Some(*chosen) => {
                 let (server, address, holder) = (*chosen, *address, *holder);
                 self.decline(now, server, address, holder)
             }
-            (State::Acquiring(Step::Requesting { server: chosen, address, probed, .. }), Type::Ack)
+            (ClientState::Acquiring(Step::Requesting { server: chosen, address, probed, .. }), Type::Ack)
                 if server == Some(*chosen) =>
             {
                 let probed = (*address, *probed);
                 self.acknowledged(now, from, answer, Some(probed))
             }
-            (State::Acquiring(Step::Requesting { server: chosen, .. }), Type::Nak)
+            (ClientState::Acquiring(Step::Requesting { server: chosen, .. }), Type::Nak)
                 if server == Some(*chosen) =>
             {
                 self.start(now, now + REST);
                 vec![self.refused(refusal(answer))]
             }
-            (State::Renewing | State::Rebinding, Type::Ack) => self.acknowledged(now, from, answer, None),
-            (State::Renewing, Type::Nak) if server != self.lease.as_ref().map(|lease| lease.server) => {
+            (ClientState::Renewing | ClientState::Rebinding, Type::Ack) => {
+                self.acknowledged(now, from, answer, None)
+            }
+            (ClientState::Renewing, Type::Nak) if server != self.lease.as_ref().map(|lease| lease.server) => {
                 Vec::new()
             }
-            (State::Renewing | State::Rebinding, Type::Nak) => {
+            (ClientState::Renewing | ClientState::Rebinding, Type::Nak) => {
                 let mut actions = vec![self.refused(refusal(answer))];
                 actions.extend(self.lose(now, "the server has taken it back"));
                 // The same server may offer another address, so the client searches again at once.
@@ -203,16 +210,16 @@ impl Client<Dhcp4> {
     ///
     /// Before the acknowledgement, the host is only noted. A server may offer one address to two clients, and then this
     /// one may not get it.
-    pub(crate) fn conflict(&mut self, now: u64, mac: Mac) -> Vec<Action<Dhcp4>> {
+    pub(crate) fn conflict(&mut self, now: u64, mac: Mac) -> Vec<ClientAction<Dhcp4>> {
         if mac == self.protocol.identity.mac {
             return Vec::new();
         }
         match &mut self.state {
-            State::Acquiring(Step::Requesting { holder, .. }) => {
+            ClientState::Acquiring(Step::Requesting { holder, .. }) => {
                 *holder = Some(mac);
                 Vec::new()
             }
-            State::Probing(lease) => {
+            ClientState::Probing(lease) => {
                 let (server, address) = (lease.server, lease.address);
                 self.decline(now, server, address, mac)
             }
@@ -221,7 +228,13 @@ impl Client<Dhcp4> {
     }
 
     /// Tells the server that another host has its address, and searches again after a pause.
-    fn decline(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr, holder: Mac) -> Vec<Action<Dhcp4>> {
+    fn decline(
+        &mut self,
+        now: u64,
+        server: Ipv4Addr,
+        address: Ipv4Addr,
+        holder: Mac,
+    ) -> Vec<ClientAction<Dhcp4>> {
         let decline = self.protocol.choice(now, Type::Decline, server, address);
         self.preferred = None;
         self.start(now, now + REST);
@@ -230,7 +243,7 @@ impl Client<Dhcp4> {
 
     /// Probes and requests the offered address, without waiting for other offers. An offer that is not usable is only
     /// noted, and the client waits for another.
-    fn offered(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<Action<Dhcp4>> {
+    fn offered(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<ClientAction<Dhcp4>> {
         let lease = match Lease::of(answer, now, from, None) {
             Ok(lease) => lease,
             Err(why) => {
@@ -238,9 +251,9 @@ impl Client<Dhcp4> {
             }
         };
         let (server, address) = (lease.server, lease.address);
-        self.state = State::Acquiring(Step::Requesting { server, address, probed: now, holder: None });
+        self.state = ClientState::Acquiring(Step::Requesting { server, address, probed: now, holder: None });
         self.protocol.tries = 0;
-        vec![Action::Probe(address), self.request(now, server, address)]
+        vec![ClientAction::Probe(address), self.request(now, server, address)]
     }
 
     /// Takes the lease that the server has acknowledged, new or extended. If it is not usable, the client only logs
@@ -251,7 +264,7 @@ impl Client<Dhcp4> {
         from: Mac,
         answer: &Answer,
         probed: Option<(Ipv4Addr, u64)>,
-    ) -> Vec<Action<Dhcp4>> {
+    ) -> Vec<ClientAction<Dhcp4>> {
         match Lease::of(answer, now, from, self.lease.as_ref()) {
             Err(why) => {
                 vec![self.refused(format!("an acknowledgement of {} is unusable: {why}", answer.address))]
@@ -261,22 +274,22 @@ impl Client<Dhcp4> {
     }
 
     /// Notes why there is no lease, for the error of ADD, and returns the line for the log.
-    fn refused(&mut self, why: String) -> Action<Dhcp4> {
+    fn refused(&mut self, why: String) -> ClientAction<Dhcp4> {
         self.tally.refused(why.clone());
-        Action::log(why)
+        ClientAction::log(why)
     }
 
     /// Returns a message that searches for servers, and plans its repetition.
-    fn discover(&mut self, now: u64) -> Action<Dhcp4> {
+    fn discover(&mut self, now: u64) -> ClientAction<Dhcp4> {
         self.tally.search();
         self.pause(now);
         let preferred = self.preferred.map(|address| (code::REQUESTED_ADDRESS, address.octets().to_vec()));
         let options = preferred.into_iter().collect();
-        Action::Send(self.protocol.message(now, Type::Discover, Ipv4Addr::UNSPECIFIED, options))
+        ClientAction::Send(self.protocol.message(now, Type::Discover, Ipv4Addr::UNSPECIFIED, options))
     }
 
     /// Returns a request for an offered address, and plans its repetition.
-    fn request(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr) -> Action<Dhcp4> {
+    fn request(&mut self, now: u64, server: Ipv4Addr, address: Ipv4Addr) -> ClientAction<Dhcp4> {
         self.pause(now);
         self.protocol.choice(now, Type::Request, server, address)
     }

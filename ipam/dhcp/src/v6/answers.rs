@@ -7,7 +7,7 @@ use cnimble_cni::hash;
 use super::client::{Dhcp6, Offer, Step};
 use super::lease::Lease;
 use super::message::{Answer, Status, Type};
-use crate::client::{Action, Client, REST, State};
+use crate::client::{Client, ClientAction, ClientState, REST};
 
 /// The preference of an offer that is taken without waiting for other servers (RFC 8415, section 21.8).
 const FIRST_CHOICE: u8 = 255;
@@ -15,7 +15,7 @@ const FIRST_CHOICE: u8 = 255;
 impl Client<Dhcp6> {
     /// Takes an answer. Ignores answers to earlier messages, and those that do not fit the state, such as one of a
     /// server that was not chosen. The pause between two Solicits that a server sets is kept.
-    pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
+    pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
         if answer.xid != self.protocol.xid || self.protocol.pauses.sent == 0 {
             return Vec::new();
         }
@@ -24,27 +24,29 @@ impl Client<Dhcp6> {
             self.protocol.solicit_pause = Some(u64::from(seconds) * 1000);
         }
         match (&self.state, answer.kind) {
-            (State::Acquiring(Step::Soliciting(_)), Type::Advertise) => self.advertised(now, answer),
-            (State::Acquiring(Step::Soliciting(_)), Type::Reply) if answer.rapid => {
+            (ClientState::Acquiring(Step::Soliciting(_)), Type::Advertise) => self.advertised(now, answer),
+            (ClientState::Acquiring(Step::Soliciting(_)), Type::Reply) if answer.rapid => {
                 match Lease::of(answer, now, None) {
                     Ok(lease) => self.take_lease(now, lease, None),
                     Err(why) => self.refused(answer, why),
                 }
             }
-            (State::Acquiring(Step::Requesting { server, address, probed }), Type::Reply)
+            (ClientState::Acquiring(Step::Requesting { server, address, probed }), Type::Reply)
                 if *server == answer.server =>
             {
                 let probed = (*address, *probed);
                 self.replied(now, answer, probed)
             }
-            (State::Acquiring(Step::Declining { server, .. }), Type::Reply) if *server == answer.server => {
+            (ClientState::Acquiring(Step::Declining { server, .. }), Type::Reply)
+                if *server == answer.server =>
+            {
                 self.start(now, now + REST);
                 Vec::new()
             }
-            (State::Renewing, Type::Reply) if self.has_lease_of(&answer.server) => {
+            (ClientState::Renewing, Type::Reply) if self.has_lease_of(&answer.server) => {
                 self.prolonged(now, answer)
             }
-            (State::Rebinding, Type::Reply) => self.prolonged(now, answer),
+            (ClientState::Rebinding, Type::Reply) => self.prolonged(now, answer),
             _ => Vec::new(),
         }
     }
@@ -56,7 +58,7 @@ impl Client<Dhcp6> {
 
     /// Takes an offer. During the first pause of the search, the client only keeps the one with the highest preference.
     /// After that pause it takes the first one.
-    fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
+    fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
         let lease = match Lease::of(answer, now, None) {
             Ok(lease) => lease,
             Err(why) => return self.refused(answer, why),
@@ -65,7 +67,7 @@ impl Client<Dhcp6> {
         if offer.preference == FIRST_CHOICE || self.protocol.pauses.sent > 1 {
             return self.choose(now, offer);
         }
-        let State::Acquiring(Step::Soliciting(best)) = &mut self.state else { return Vec::new() };
+        let ClientState::Acquiring(Step::Soliciting(best)) = &mut self.state else { return Vec::new() };
         if best.as_ref().is_none_or(|best| best.preference < offer.preference) {
             *best = Some(offer);
         }
@@ -73,19 +75,23 @@ impl Client<Dhcp6> {
     }
 
     /// Requests the offered address from its server, and probes the link for it unless the client has it already.
-    pub(super) fn choose(&mut self, now: u64, Offer { server, address, .. }: Offer) -> Vec<Action<Dhcp6>> {
+    pub(super) fn choose(
+        &mut self,
+        now: u64,
+        Offer { server, address, .. }: Offer,
+    ) -> Vec<ClientAction<Dhcp6>> {
         let mut actions = Vec::new();
         if !self.has(address) {
-            actions.push(Action::Probe(address));
+            actions.push(ClientAction::Probe(address));
         }
         let step = Step::Requesting { server: server.clone(), address, probed: now };
-        self.enter(now, State::Acquiring(step), now);
-        actions.push(Action::Send(self.message(now, Type::Request, Some(server), Some(address))));
+        self.enter(now, ClientState::Acquiring(step), now);
+        actions.push(ClientAction::Send(self.message(now, Type::Request, Some(server), Some(address))));
         actions
     }
 
     /// Takes the answer to a Request: a lease, or a refusal. After a refusal the client searches again after a pause.
-    fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<Action<Dhcp6>> {
+    fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<ClientAction<Dhcp6>> {
         match Lease::of(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take_lease(now, lease, Some(probed)),
             Err(why) => {
@@ -102,7 +108,7 @@ impl Client<Dhcp6> {
 
     /// Takes the answer to a Renew or a Rebind (RFC 8415, section 18.2.10.1). Depending on the refusal, the client
     /// requests its address again, loses the lease, or keeps it until its end.
-    fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<Action<Dhcp6>> {
+    fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::of(answer, now, Some(&before)) {
             Ok(lease) => self.take_lease(now, lease, None),
@@ -131,10 +137,10 @@ impl Client<Dhcp6> {
 
     /// Notes why there is no lease, for the error of ADD, and returns the line for the log. A status of the server
     /// precedes `why`.
-    fn refused(&mut self, answer: &Answer, why: &str) -> Vec<Action<Dhcp6>> {
+    fn refused(&mut self, answer: &Answer, why: &str) -> Vec<ClientAction<Dhcp6>> {
         let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
         let kind = answer.kind.word();
         self.tally.refused(why.clone());
-        vec![Action::log(format!("a server's {kind} is unusable: {why}"))]
+        vec![ClientAction::log(format!("a server's {kind} is unusable: {why}"))]
     }
 }

@@ -13,11 +13,11 @@ use std::net::Ipv6Addr;
 use super::lease::Lease;
 use super::message::{Question, Type};
 use super::pause::{self, Pace, Pauses};
-use crate::client::{Action, Client, Protocol, REST, State, random};
+use crate::client::{Client, ClientAction, ClientState, Protocol, REST, random};
 
 /// The properties by which servers know the client.
 #[derive(Debug, Clone)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     /// The DUID of the client.
     pub(crate) duid: Vec<u8>,
     /// The number of its IA.
@@ -27,7 +27,7 @@ pub(crate) struct Identity {
 /// The state of one exchange.
 #[derive(Debug)]
 pub(crate) struct Dhcp6 {
-    pub(crate) identity: Identity,
+    pub(crate) identity: ClientIdentity,
     /// The transaction ID of 24 bits.
     pub(super) xid: u32,
     /// The time at which the exchange sent its first message.
@@ -39,7 +39,7 @@ pub(crate) struct Dhcp6 {
 }
 
 impl Dhcp6 {
-    pub(crate) fn new(identity: Identity) -> Self {
+    pub(crate) fn new(identity: ClientIdentity) -> Self {
         Dhcp6 { identity, xid: 0, begun: 0, pauses: Pauses::default(), solicit_pause: None }
     }
 }
@@ -93,8 +93,8 @@ impl Protocol for Dhcp6 {
         (self.xid, self.pauses) = (random() >> 8, Pauses::default());
     }
 
-    fn advance(client: &mut Client<Self>, now: u64) -> Vec<Action<Self>> {
-        let State::Acquiring(step) = &mut client.state else { return Vec::new() };
+    fn advance(client: &mut Client<Self>, now: u64) -> Vec<ClientAction<Self>> {
+        let ClientState::Acquiring(step) = &mut client.state else { return Vec::new() };
         match step {
             Step::Soliciting(offer) => match offer.take() {
                 Some(offer) => client.choose(now, offer),
@@ -106,7 +106,7 @@ impl Protocol for Dhcp6 {
             }
             Step::Requesting { server, address, .. } => {
                 let (server, address) = (server.clone(), *address);
-                vec![Action::Send(client.message(now, Type::Request, Some(server), Some(address)))]
+                vec![ClientAction::Send(client.message(now, Type::Request, Some(server), Some(address)))]
             }
             Step::Declining { .. } if client.protocol.pauses.is_over(pause::DECLINE) => {
                 client.start(now, now + REST);
@@ -114,14 +114,14 @@ impl Protocol for Dhcp6 {
             }
             Step::Declining { server, address } => {
                 let (server, address) = (server.clone(), *address);
-                vec![Action::Send(client.message(now, Type::Decline, Some(server), Some(address)))]
+                vec![ClientAction::Send(client.message(now, Type::Decline, Some(server), Some(address)))]
             }
         }
     }
 
     fn extend(client: &mut Client<Self>, now: u64, lease: &Lease) -> Question {
         let (kind, server) = match client.state {
-            State::Rebinding => (Type::Rebind, None),
+            ClientState::Rebinding => (Type::Rebind, None),
             _ => (Type::Renew, Some(lease.server_id.clone())),
         };
         client.message(now, kind, server, Some(lease.address))
@@ -135,26 +135,26 @@ impl Protocol for Dhcp6 {
 impl Client<Dhcp6> {
     /// Learns that another host uses `address`. Does nothing unless the link is probed for it. Otherwise declines it,
     /// and searches again when the server has confirmed that or has left all attempts without an answer.
-    pub(crate) fn conflict(&mut self, now: u64, address: Ipv6Addr) -> Vec<Action<Dhcp6>> {
+    pub(crate) fn conflict(&mut self, now: u64, address: Ipv6Addr) -> Vec<ClientAction<Dhcp6>> {
         if self.probed() != Some(address) {
             return Vec::new();
         }
         let server = match &self.state {
-            State::Acquiring(Step::Requesting { server, .. }) => server.clone(),
-            State::Probing(lease) => lease.server_id.clone(),
+            ClientState::Acquiring(Step::Requesting { server, .. }) => server.clone(),
+            ClientState::Probing(lease) => lease.server_id.clone(),
             _ => return Vec::new(),
         };
         self.preferred = self.preferred.filter(|preferred| *preferred != address);
         self.tally.refused(format!("another host has {address}"));
-        self.enter(now, State::Acquiring(Step::Declining { server: server.clone(), address }), now);
-        let decline = Action::Send(self.message(now, Type::Decline, Some(server), Some(address)));
-        vec![Action::log(format!("{address} is declined: another host has it")), decline]
+        self.enter(now, ClientState::Acquiring(Step::Declining { server: server.clone(), address }), now);
+        let decline = ClientAction::Send(self.message(now, Type::Decline, Some(server), Some(address)));
+        vec![ClientAction::log(format!("{address} is declined: another host has it")), decline]
     }
 
     /// Returns a message that searches for servers, and plans its repetition.
-    fn solicit(&mut self, now: u64) -> Action<Dhcp6> {
+    fn solicit(&mut self, now: u64) -> ClientAction<Dhcp6> {
         self.tally.search();
-        Action::Send(self.message(now, Type::Solicit, None, self.preferred))
+        ClientAction::Send(self.message(now, Type::Solicit, None, self.preferred))
     }
 
     /// Returns a message, counts it, and plans its repetition. `server` is the one that is meant, or `None` for all.
@@ -173,7 +173,7 @@ impl Client<Dhcp6> {
         }
         self.next = now.saturating_add(pauses.next(pace, random()));
         let elapsed = u16::try_from(now.saturating_sub(*begun) / 10).unwrap_or(u16::MAX);
-        let Identity { duid, iaid } = identity.clone();
+        let ClientIdentity { duid, iaid } = identity.clone();
         Question { kind, xid: *xid, elapsed, duid, server, iaid, address }
     }
 

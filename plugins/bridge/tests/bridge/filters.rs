@@ -3,7 +3,7 @@
 use cnimble_cni::{Attachment, Owner};
 use cnimble_netlink::link::Mac;
 use cnimble_netlink::nft::Nft;
-use cnimble_rules::filters::{self, Masqueraded, Wanted};
+use cnimble_rules::filters::{self, Masqueraded, PodRules};
 use cnimble_rules::masquerade::{self, Backend};
 use cnimble_rules::{isolation, spoof};
 use cnimble_tests::{Ns, Snapshot, need};
@@ -15,9 +15,9 @@ fn owner(id: &str) -> Owner {
     }
 }
 
-fn wanted(n: u8, port: &str) -> Wanted<'_> {
+fn wanted(n: u8, port: &str) -> PodRules<'_> {
     let ip = [10, 5, 0, n].into();
-    Wanted {
+    PodRules {
         port,
         mac: Some(Mac([2, 0, 0, 0, 0, n])),
         isolated: Some(vec![ip]),

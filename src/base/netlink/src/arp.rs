@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::link::Mac;
-use super::packet::{Kind, Socket};
+use super::packet::{Socket, SocketPurpose};
 use super::{Error, Result};
 
 /// The pauses after each probe: PROBE_NUM, PROBE_MIN and ANNOUNCE_WAIT of RFC 5227, section 1.1.
@@ -30,8 +30,8 @@ impl Asking {
     /// # Errors
     /// Fails with EPERM without CAP_NET_RAW.
     pub fn open(index: u32, mac: Mac, ips: Vec<Ipv4Addr>) -> Result<Self> {
-        let socket =
-            Socket::open(Kind::Arp, index).map_err(|err| Error::io("open a socket for ARP", &err))?;
+        let socket = Socket::open(SocketPurpose::Arp, index)
+            .map_err(|err| Error::io("open a socket for ARP", &err))?;
         Ok(Asking { socket, mac, ips })
     }
 

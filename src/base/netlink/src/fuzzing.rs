@@ -1,7 +1,7 @@
 //! The readers of what the kernel sends, for fuzzers and tests: each takes any bytes.
 
 use super::nft::{Element, Rule};
-use super::route_read::Wanted;
+use super::route_read::RouteSelector;
 use super::tc::{filter, htb, programs, qdisc, subnet};
 use super::uapi::nfnetlink::NFGENMSG;
 use super::wire::{Ack, Attributes, Message, Messages};
@@ -39,7 +39,7 @@ pub(super) fn read(message: &Message<'_>) {
         let _ = (policy::read_rule(message, v4), policy::read_route(message, v4));
     }
     for (table, family) in [(254, 2), (254, 10), (255, 2), (255, 10)] {
-        let _ = Wanted { index: 1, table }.read(message, family);
+        let _ = RouteSelector { index: 1, table }.read(message, family);
     }
 }
 

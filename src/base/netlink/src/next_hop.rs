@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 
 use super::route::ANY_TABLE;
-use super::route_read::Wanted;
+use super::route_read::RouteSelector;
 use super::uapi::nexthop::{NHA_GATEWAY, NHA_OIF, NHMSG, RTM_GETNEXTHOP, RTM_NEWNEXTHOP};
 use super::wire::{self, Attributes, Message, Parsed, ip, u32_ne};
 use super::{IfPresent as _, Netlink, Result};
@@ -29,7 +29,7 @@ impl Netlink {
 
     /// The addresses of all next hops: of the unicast routes of every table, and of nexthop objects.
     pub fn next_hops(&mut self) -> Result<BTreeSet<IpAddr>> {
-        let all = Wanted { index: 0, table: ANY_TABLE };
+        let all = RouteSelector { index: 0, table: ANY_TABLE };
         let routes = self.routes_of_both("list routes of all tables", &all)?;
         let of_routes = routes.into_iter().filter_map(|(route, _)| route.via);
         Ok(of_routes.chain(self.next_hop_objects()?.into_iter().filter_map(|hop| hop.via)).collect())

@@ -14,7 +14,7 @@ const ETH_P_IPV6: u16 = 0x86dd;
 
 /// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SocketPurpose {
     /// UDP datagrams to port 68.
     Dhcp,
     /// Packets of ARP (RFC 826).
@@ -188,11 +188,11 @@ pub struct Socket {
 
 impl Socket {
     /// Opens a socket of the interface with this index, in the namespace of this thread.
-    pub fn open(kind: Kind, index: u32) -> io::Result<Socket> {
+    pub fn open(kind: SocketPurpose, index: u32) -> io::Result<Socket> {
         let protocol = match kind {
-            Kind::Dhcp => ETH_P_IP,
-            Kind::Arp => ETH_P_ARP,
-            Kind::Ip(_) => ETH_P_ALL,
+            SocketPurpose::Dhcp => ETH_P_IP,
+            SocketPurpose::Arp => ETH_P_ARP,
+            SocketPurpose::Ip(_) => ETH_P_ALL,
         };
         let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // Of no protocol until it is bound: nothing comes before the filter is there.
@@ -203,9 +203,9 @@ impl Socket {
         let index = i32::try_from(index).map_err(io::Error::other)?;
         let socket = Socket { fd, index, protocol };
         match kind {
-            Kind::Dhcp => socket.filter(&TO_CLIENTS)?,
-            Kind::Arp => {}
-            Kind::Ip(pattern) => socket.filter(&pattern.program())?,
+            SocketPurpose::Dhcp => socket.filter(&TO_CLIENTS)?,
+            SocketPurpose::Arp => {}
+            SocketPurpose::Ip(pattern) => socket.filter(&pattern.program())?,
         }
         let address = socket.address(Mac([0xff; 6]));
         // SAFETY: the address is a live sockaddr_ll, of the length that is said.
@@ -356,9 +356,9 @@ mod tests {
             let up = Change { up: Some(true), ..Change::default() };
             Netlink::open().unwrap().execute(set(1, "lo", &up)).unwrap();
             assert_eq!(bound_to(1).unwrap(), []);
-            let _arp = Socket::open(Kind::Arp, 1).unwrap();
+            let _arp = Socket::open(SocketPurpose::Arp, 1).unwrap();
             assert_eq!(bound_to(1).unwrap(), []);
-            let _dhcp = Socket::open(Kind::Dhcp, 1).unwrap();
+            let _dhcp = Socket::open(SocketPurpose::Dhcp, 1).unwrap();
             assert_eq!(bound_to(1).unwrap(), [Listens::Ipv4]);
             assert_eq!(bound_to(2).unwrap(), []);
         });

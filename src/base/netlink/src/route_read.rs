@@ -26,7 +26,7 @@ impl Netlink {
     /// them. Only unicast routes are, unless table 255 (local) is asked for. A table that doesn't exist has none.
     pub fn routes(&mut self, index: u32, table: Option<u32>) -> Result<Vec<NewRoute>> {
         let what = format!("list routes of link number {index}");
-        let wanted = Wanted { index, table: table.unwrap_or(RT_TABLE_MAIN) };
+        let wanted = RouteSelector { index, table: table.unwrap_or(RT_TABLE_MAIN) };
         let found = self.routes_of_both(&what, &wanted)?;
         Ok(found.into_iter().map(|(route, _)| route).collect())
     }
@@ -38,7 +38,11 @@ impl Netlink {
     }
 
     /// Lists the wanted routes, first those of IPv4, each with the protocol that made it.
-    pub(super) fn routes_of_both(&mut self, what: &str, wanted: &Wanted) -> Result<Vec<(NewRoute, u8)>> {
+    pub(super) fn routes_of_both(
+        &mut self,
+        what: &str,
+        wanted: &RouteSelector,
+    ) -> Result<Vec<(NewRoute, u8)>> {
         // One family at a time: for all, the kernel also asks families that refuse the filters (MPLS).
         let mut routes = self.routes_of(AddressFamily::Inet, what, wanted)?;
         routes.extend(self.routes_of(AddressFamily::Inet6, what, wanted)?);
@@ -49,7 +53,7 @@ impl Netlink {
         &mut self,
         family: AddressFamily,
         what: &str,
-        wanted: &Wanted,
+        wanted: &RouteSelector,
     ) -> Result<Vec<(NewRoute, u8)>> {
         let message = query(family, wanted);
         let found = self.dump(what, message, |message| wanted.read(message, family.into()));
@@ -168,9 +172,9 @@ fn link_of(message: &Message<'_>) -> Parsed<Option<u32>> {
     Ok(Attributes::behind(message.body, RTMSG).find(libc::RTA_OIF)?.and_then(|index| u32_ne(index, 0)))
 }
 
-/// Returns the request for the wanted routes of a family. [`Wanted::read`] has to check the answers, because some
-/// kernels ignore its filters.
-pub(super) fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessage {
+/// Returns the request for the wanted routes of a family. [`RouteSelector::read`] has to check the answers, because
+/// some kernels ignore its filters.
+pub(super) fn query(family: AddressFamily, wanted: &RouteSelector) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family;
     if wanted.table != RT_TABLE_LOCAL {
@@ -186,7 +190,7 @@ pub(super) fn query(family: AddressFamily, wanted: &Wanted) -> RouteNetlinkMessa
 }
 
 /// The routes that are asked for.
-pub(super) struct Wanted {
+pub(super) struct RouteSelector {
     /// The index of the link. 0 stands for all links.
     pub(super) index: u32,
     /// The number of the table. RT_TABLE_UNSPEC stands for all tables.
@@ -194,9 +198,9 @@ pub(super) struct Wanted {
 }
 
 /// All routes of the main table.
-const MAIN: Wanted = Wanted { index: 0, table: RT_TABLE_MAIN };
+const MAIN: RouteSelector = RouteSelector { index: 0, table: RT_TABLE_MAIN };
 
-impl Wanted {
+impl RouteSelector {
     /// Reads the route in an RTM_NEWROUTE: one for every next hop, each with the protocol that made it. `None` if it
     /// wasn't asked for. An old kernel, or one without IPv6, sends more routes than it was asked for.
     pub(super) fn read(&self, message: &Message<'_>, family: u8) -> Parsed<Option<Vec<(NewRoute, u8)>>> {

@@ -49,7 +49,7 @@ pub(crate) enum CriCommand {
     #[command(after_long_help = examples![
         "cnimble cri inspect kube-system/coredns-5d78c9869d-abcde",
     ])]
-    Inspect(Named),
+    Inspect(SandboxName),
     /// Let the runtime create the pods of manifests, as a kubelet does, and check them
     ///
     /// Creates the sandbox of each pod (RunPodSandbox), but no containers. Then checks that the
@@ -92,7 +92,7 @@ pub(crate) struct SetPodCidr {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Named {
+pub(crate) struct SandboxName {
     /// The pod: NAME in the namespace default, NAMESPACE/NAME, or the beginning of its sandbox ID
     #[arg(add = ArgValueCompleter::new(names::attached))]
     pub(crate) pod: String,

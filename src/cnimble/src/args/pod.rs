@@ -84,7 +84,7 @@ pub(crate) enum PodCommand {
     Ls,
     /// Show a pod's current addresses and the result of the plugins' CHECK
     #[command(after_long_help = examples!["cnimble pod status web"])]
-    Status(Named),
+    Status(PodName),
     /// Run a command in a pod's network namespace, with its resolv.conf
     #[command(after_long_help = examples!["cnimble pod exec web -- ip address"])]
     Exec(Exec),
@@ -111,7 +111,7 @@ pub(crate) struct Down {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Named {
+pub(crate) struct PodName {
     /// The pod: NAME in the namespace default, or NAMESPACE/NAME
     #[arg(add = ArgValueCompleter::new(names::pods))]
     pub(crate) pod: String,
@@ -120,7 +120,7 @@ pub(crate) struct Named {
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
     #[command(flatten)]
-    pub(crate) named: Named,
+    pub(crate) named: PodName,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -26,7 +26,7 @@ use super::report::{Exit, Report, usage};
 use super::{Session, network};
 use metrics::Metrics;
 use show::Show;
-use state::{About, Added, State};
+use state::{About, Added, KnownAttachments};
 use watch::{Sign, Watch};
 
 /// The greatest size of a lease file that is read.
@@ -91,7 +91,7 @@ struct Follower {
     caches: Vec<Cache>,
     /// The directories of leases.
     data: BTreeSet<PathBuf>,
-    state: State,
+    state: KnownAttachments,
     show: Show,
 }
 
@@ -101,7 +101,7 @@ impl Follower {
         let results = caches.iter().map(|cache| cache.dir().join("results")).collect();
         // The watch is complete from here on. The look at the current state follows, so nothing is missed.
         let watch = Watch::new(&results, &data)?;
-        let mut follower = Follower { watch, caches, data, state: State::default(), show };
+        let mut follower = Follower { watch, caches, data, state: KnownAttachments::default(), show };
         follower.look()?;
         follower.state.take_as_it_is();
         Ok(follower)

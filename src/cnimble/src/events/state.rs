@@ -2,8 +2,8 @@
 //! begins with its first link or lease. It is complete when the cache has its result. If its signs disappear without a
 //! result, its ADD has failed. If they reappear while there is a result, it was repaired.
 //!
-//! Signs come from several queues, so the signs of one round are applied in any order. [`State::settle`] draws the
-//! conclusions when all queues are empty.
+//! Signs come from several queues, so the signs of one round are applied in any order. [`KnownAttachments::settle`]
+//! draws the conclusions when all queues are empty.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ pub(super) struct Added {
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
-    /// The number of earlier calls of [`State::settle`].
+    /// The number of earlier calls of [`KnownAttachments::settle`].
     round: u64,
 }
 
@@ -79,7 +79,7 @@ impl Moment {
 
 /// An attachment with its signs.
 #[derive(Debug)]
-struct Known {
+struct AttachmentSigns {
     owner: Owner,
     links: HashSet<u32>,
     leases: HashSet<PathBuf>,
@@ -108,9 +108,9 @@ struct Round {
     went: bool,
 }
 
-impl Known {
+impl AttachmentSigns {
     fn new(owner: Owner) -> Self {
-        Known {
+        AttachmentSigns {
             owner,
             links: HashSet::new(),
             leases: HashSet::new(),
@@ -151,9 +151,9 @@ impl Known {
 
 /// All known attachments and their signs.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct KnownAttachments {
     /// The attachments by the tag of their owner.
-    known: HashMap<String, Known>,
+    known: HashMap<String, AttachmentSigns>,
     /// The tags of links by index.
     links: HashMap<u32, String>,
     /// Links that don't name an owner yet, with the time of their first notification. The time is `None` for those that
@@ -167,11 +167,11 @@ pub(super) struct State {
     passed: HashSet<PathBuf>,
     /// The ADDs and DELs that were not returned yet.
     events: Vec<Event>,
-    /// The number of calls of [`State::settle`].
+    /// The number of calls of [`KnownAttachments::settle`].
     rounds: u64,
 }
 
-impl State {
+impl KnownAttachments {
     fn moment(&self, at: Instant) -> Moment {
         Moment { at, round: self.rounds }
     }
@@ -344,11 +344,11 @@ impl State {
     }
 
     /// Returns the attachment of this tag, which it creates. It returns `None` if that would be one too many.
-    fn known(&mut self, tag: &str, owner: Owner) -> Option<&mut Known> {
+    fn known(&mut self, tag: &str, owner: Owner) -> Option<&mut AttachmentSigns> {
         if self.known.len() >= MOST && !self.known.contains_key(tag) {
             return None;
         }
-        Some(self.known.entry(tag.to_owned()).or_insert_with(|| Known::new(owner)))
+        Some(self.known.entry(tag.to_owned()).or_insert_with(|| AttachmentSigns::new(owner)))
     }
 }
 

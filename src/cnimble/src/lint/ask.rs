@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use cnimble_cni::{Code, NetworkList, Version};
-use cnimble_lint::{Document, Finding, Level, Named, Rule, meant, named};
+use cnimble_lint::{Document, Finding, Level, NamedPlugin, Rule, meant, named};
 use cnimble_runtime::{Error, PluginError, Stderr, find_plugin, load_file};
 
-use super::files::Kind;
+use super::files::TextKind;
 use crate::{Session, plugin_files};
 
 /// Asks the plugins of a network, and returns their findings. A plugin whose entry has an error in `found` is not asked
@@ -14,7 +14,7 @@ use crate::{Session, plugin_files};
 pub(super) async fn ask(
     session: &Session,
     document: &Document,
-    kind: Kind,
+    kind: TextKind,
     found: &[Finding],
 ) -> Vec<Finding> {
     let network = network(document, kind);
@@ -60,10 +60,10 @@ pub(super) async fn ask(
 }
 
 /// Returns the network as a runtime reads it, or `None` if it is not valid or the document is only an entry.
-pub(super) fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
+pub(super) fn network(document: &Document, kind: TextKind) -> Option<NetworkList> {
     let text = document.file.text.as_bytes();
     match document.file.path.as_str() {
-        _ if kind == Kind::Entry => None,
+        _ if kind == TextKind::Entry => None,
         "-" if document.root.get("plugins").is_some() => NetworkList::parse(text).ok()?.complete().ok(),
         "-" => NetworkList::parse_single(text).ok(),
         path => load_file(Path::new(path)).ok(),
@@ -76,16 +76,16 @@ pub(super) fn network(document: &Document, kind: Kind) -> Option<NetworkList> {
 /// Returns a finding if the plugin is missing, doesn't answer, or lacks the wanted version.
 async fn supported(
     session: &Session,
-    plugin: &Named,
-    kind: Kind,
+    plugin: &NamedPlugin,
+    kind: TextKind,
     wanted: Option<Version>,
 ) -> Result<Version, Finding> {
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
     let wrong = |err: PluginError| Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string());
     let missing = |err: PluginError| match kind {
         // A manifest is for other machines, too.
-        Kind::Manifest => Finding::warning(Rule::Plugin, plugin.place.clone(), err.to_string()),
-        Kind::Network | Kind::Entry => wrong(err),
+        TextKind::Manifest => Finding::warning(Rule::Plugin, plugin.place.clone(), err.to_string()),
+        TextKind::Network | TextKind::Entry => wrong(err),
     };
     let file = find_plugin(&plugin.name, invoker.path()).map_err(missing)?;
     let versions = invoker.versions_of(&file).await.map_err(wrong)?;
@@ -108,7 +108,7 @@ async fn status(
     session: &Session,
     network: &NetworkList,
     document: &Document,
-    plugin: &Named,
+    plugin: &NamedPlugin,
 ) -> Option<Finding> {
     let entry = network.plugins.get(plugin.entry.0)?.clone();
     // STATUS needs 1.1.0. The meaning of a configuration doesn't depend on the version.

@@ -18,14 +18,14 @@ const LIMIT: usize = 16 << 20;
 /// A text to check.
 pub(super) struct Source {
     pub(super) file: File,
-    pub(super) kind: Kind,
+    pub(super) kind: TextKind,
     /// The file that the text is a part of, or `None` for a file of its own.
     pub(super) within: Option<Embedded>,
 }
 
 /// What a text is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TextKind {
     /// The file of a network.
     Network,
     /// A plugin's entry in the folder of a network.
@@ -76,7 +76,8 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
         folders.extend(folder(file)?);
     }
     let of = |kind| move |file| Source { file, kind, within: None };
-    let wanted = wanted.into_iter().map(of(Kind::Network)).chain(folders.into_iter().map(of(Kind::Entry)));
+    let wanted =
+        wanted.into_iter().map(of(TextKind::Network)).chain(folders.into_iter().map(of(TextKind::Entry)));
     Ok(Sources { wanted: wanted.collect(), networks, manifest: None })
 }
 

@@ -7,7 +7,7 @@ use cnimble_api::yaml::{self, Content, Node};
 use cnimble_lint::{File, Finding, Rule};
 use serde_json::Value;
 
-use super::files::{Kind, Source};
+use super::files::{Source, TextKind};
 
 /// The file that a text was taken from. Findings about the text are shown at their places in that file.
 pub(super) struct Embedded {
@@ -107,7 +107,7 @@ fn text(file: &File, node: &Node, name: Option<&str>, manifest: &mut Manifest) {
     }
     let within = Some(Embedded { whole: file.clone(), offsets });
     let file = File { path: "-".to_owned(), text };
-    manifest.sources.push(Source { file, kind: Kind::Manifest, within });
+    manifest.sources.push(Source { file, kind: TextKind::Manifest, within });
 }
 
 /// Returns whether the text is an object with keys, and none of them is `name`.

@@ -12,7 +12,7 @@ use cnimble_lint::{self as lint, Document, File, Finding, Level, Rule};
 use super::Session;
 use super::args::config::Validate;
 use super::report::{Exit, Report, fail_with};
-use files::{Kind, Source, sources};
+use files::{Source, TextKind, sources};
 
 /// A checked file.
 struct Checked {
@@ -69,25 +69,25 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
 async fn check(
     session: &Session,
     document: &Document,
-    kind: Kind,
+    kind: TextKind,
     host: Option<&lint::Host>,
     networks: &[Document],
 ) -> Result<Vec<Finding>, Report> {
     let mut findings = match kind {
-        Kind::Entry => lint::lint_entry(document),
-        Kind::Network | Kind::Manifest => lint::lint(document),
+        TextKind::Entry => lint::lint_entry(document),
+        TextKind::Network | TextKind::Manifest => lint::lint(document),
     };
-    let has_folder = kind == Kind::Network && !files::folder(&document.file)?.is_empty();
-    if kind != Kind::Entry && !has_folder {
+    let has_folder = kind == TextKind::Network && !files::folder(&document.file)?.is_empty();
+    if kind != TextKind::Entry && !has_folder {
         findings.extend(lint::lint_plugins(document));
     }
-    if kind == Kind::Network {
+    if kind == TextKind::Network {
         findings.extend(lint::together(document, networks));
     }
     findings.extend(refused::refused(document, kind, &findings, host.is_none()));
     findings.extend(refused::files(document, kind, host.is_none()));
     if let Some(host) = host {
-        if kind != Kind::Manifest {
+        if kind != TextKind::Manifest {
             findings.extend(lint::on_host(document, host));
         }
         findings.extend(ask::ask(session, document, kind, &findings).await);

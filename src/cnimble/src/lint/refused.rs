@@ -6,19 +6,19 @@ use std::path::Path;
 use cnimble_cni::list::Injection;
 use cnimble_cni::{NetworkList, PluginConfig, json};
 use cnimble_leases::config::awaits_ranges;
-use cnimble_lint::{Document, Finding, Level, Named, Rule, meant, named};
+use cnimble_lint::{Document, Finding, Level, NamedPlugin, Rule, meant, named};
 use cnimble_plugin::{Call, Command, Plugin, Role};
 use cnimble_plugins::PLUGINS;
 
 use super::ask;
-use super::files::Kind;
+use super::files::TextKind;
 
 /// The name of the pod's interface, which some keys contain.
 const IFNAME: &str = "eth0";
 
 /// Returns what the plugins refuse in entries without an error in `found`. The versions of the plugins are compared
 /// only if `offline` is set. Otherwise the installed files, which may be others, are asked.
-pub(super) fn refused(document: &Document, kind: Kind, found: &[Finding], offline: bool) -> Vec<Finding> {
+pub(super) fn refused(document: &Document, kind: TextKind, found: &[Finding], offline: bool) -> Vec<Finding> {
     let Some(network) = ask::network(document, kind) else { return Vec::new() };
     let mut findings = Vec::new();
     for plugin in named(document) {
@@ -33,7 +33,12 @@ pub(super) fn refused(document: &Document, kind: Kind, found: &[Finding], offlin
 }
 
 /// Returns what one plugin refuses, or `None` for a plugin that is not in this command.
-fn of_plugin(document: &Document, network: &NetworkList, named: &Named, offline: bool) -> Option<Finding> {
+fn of_plugin(
+    document: &Document,
+    network: &NetworkList,
+    named: &NamedPlugin,
+    offline: bool,
+) -> Option<Finding> {
     let plugin = PLUGINS.iter().find(|plugin| plugin.name() == named.name)?;
     if offline && !plugin.versions().contains(&network.version) {
         let versions: Vec<&str> = plugin.versions().iter().map(|version| version.as_str()).collect();
@@ -68,9 +73,9 @@ fn read(plugin: &dyn Plugin, network: &NetworkList, at: usize) -> Option<cnimble
 
 /// Returns what is wrong with the files that ADD reads. Elsewhere than on the node it only notes that they were not
 /// read.
-pub(super) fn files(document: &Document, kind: Kind, offline: bool) -> Vec<Finding> {
+pub(super) fn files(document: &Document, kind: TextKind, offline: bool) -> Vec<Finding> {
     let Some(network) = ask::network(document, kind) else { return Vec::new() };
-    let is_node = !offline && kind != Kind::Manifest;
+    let is_node = !offline && kind != TextKind::Manifest;
     let mut findings = Vec::new();
     for plugin in
         named(document).iter().filter(|plugin| ["host-local", "cluster-local"].contains(&&*plugin.name))

@@ -19,7 +19,7 @@ pub(super) fn show(session: &Session, given: &Validate, checked: &[super::Checke
     let files = checked.iter().map(|of| Checked {
         file: &of.file.path,
         network: of.network.as_deref(),
-        findings: of.findings.iter().map(|finding| Place::new(&of.file, finding)).collect(),
+        findings: of.findings.iter().map(|finding| LocatedFinding::new(&of.file, finding)).collect(),
     });
     session.show(&Findings {
         files: files.collect(),
@@ -49,13 +49,13 @@ struct Findings<'c> {
 struct Checked<'c> {
     file: &'c str,
     network: Option<&'c str>,
-    findings: Vec<Place<'c>>,
+    findings: Vec<LocatedFinding<'c>>,
 }
 
 /// A finding with its place. Lines and columns begin at 1.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Place<'c> {
+struct LocatedFinding<'c> {
     rule: &'static str,
     level: &'static str,
     line: usize,
@@ -65,12 +65,12 @@ struct Place<'c> {
     message: &'c str,
 }
 
-impl<'c> Place<'c> {
+impl<'c> LocatedFinding<'c> {
     fn new(file: &File, finding: &'c Finding) -> Self {
         let (line, column) = file.position(finding.range.start);
         let (end_line, end_column) = file.position(finding.range.end);
         let (rule, level) = (finding.rule.name(), finding.level.name());
-        Place { rule, level, line, column, end_line, end_column, message: &finding.message }
+        LocatedFinding { rule, level, line, column, end_line, end_column, message: &finding.message }
     }
 }
 
@@ -78,7 +78,7 @@ impl View for Findings<'_> {
     fn text(&self, paint: Paint) -> String {
         let mut out = String::new();
         for Checked { file, findings, .. } in &self.files {
-            for Place { rule, level, line, column, message, .. } in findings {
+            for LocatedFinding { rule, level, line, column, message, .. } in findings {
                 let level = match *level {
                     "error" => paint.bad(level),
                     "warning" => paint.bold(level),

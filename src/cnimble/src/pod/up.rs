@@ -8,7 +8,7 @@ use futures::StreamExt;
 use serde_json::json;
 
 use cnimble_pod::PodId;
-use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
+use cnimble_pod::sandbox::{DnsOptions, Sandbox, SandboxConfig, SandboxError, SandboxState, Sandboxes};
 
 use super::super::Session;
 use super::super::interrupt::interruptible;
@@ -52,7 +52,7 @@ async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -
         let mut failures = Vec::new();
         for config in configs {
             let begun = sandboxes.find(&config.pod).ok().flatten();
-            if begun.is_some_and(|sandbox| sandbox.state == State::SettingUp) {
+            if begun.is_some_and(|sandbox| sandbox.state == SandboxState::SettingUp) {
                 failures.extend(sandboxes.down(&config.pod).await.err());
             }
         }

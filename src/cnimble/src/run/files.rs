@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use cnimble_runtime::locks::{FileLock, Kind, LockError, Wait};
+use cnimble_runtime::locks::{FileLock, LockError, LockMode, Wait};
 
 use crate::report::{Exit, Report};
 
@@ -22,7 +22,7 @@ pub(crate) async fn lock(dir: &Path) -> Result<FileLock, Report> {
     };
     fs::create_dir_all(dir).map_err(|err| failed(err.to_string()))?;
     let what = format!("directory {}", dir.display());
-    match FileLock::take(&path, Kind::Alone, Wait::new(&what, PATIENCE)).await {
+    match FileLock::take(&path, LockMode::Alone, Wait::new(&what, PATIENCE)).await {
         Ok(lock) => Ok(lock),
         Err(LockError::Busy { holders, .. }) => {
             Err(failed(format!("another `cnimble run` or `cnimble serve` uses this directory: {holders}"))

@@ -39,7 +39,7 @@ pub struct Call {
     /// The plugin's own namespace, if CNI_NETNS names another.
     pub(crate) home: Option<Arc<NetNs>>,
     /// The first delegate that was found, for later calls.
-    pub(crate) delegate: delegate::Known,
+    pub(crate) delegate: delegate::FoundDelegate,
     /// What CHECK does about differences, and those that it has noted.
     pub(crate) wanted: Wanted,
 }
@@ -64,7 +64,7 @@ impl Call {
             plugins: &[],
             program: PathBuf::new(),
             home: None,
-            delegate: delegate::Known::default(),
+            delegate: delegate::FoundDelegate::default(),
             wanted: Wanted::default(),
         }
     }

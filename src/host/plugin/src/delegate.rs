@@ -185,12 +185,12 @@ pub(crate) enum Delegate {
 
 /// The first delegate that was found, with its name.
 #[derive(Default)]
-pub(crate) struct Known(OnceCell<(String, Delegate)>);
+pub(crate) struct FoundDelegate(OnceCell<(String, Delegate)>);
 
-impl Known {
+impl FoundDelegate {
     /// Returns a plugin that is linked into a program which is not a plugin itself.
     pub(crate) fn here(plugin: &'static dyn Plugin) -> Self {
-        Known((plugin.name().to_owned(), Delegate::Here(plugin)).into())
+        FoundDelegate((plugin.name().to_owned(), Delegate::Here(plugin)).into())
     }
 }
 

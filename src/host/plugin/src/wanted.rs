@@ -210,7 +210,7 @@ impl Examination<'_> {
                 undo: undo.clone(),
                 plugins,
                 home: NetNs::current().ok().map(Arc::new),
-                delegate: ipam.map(delegate::Known::here).unwrap_or_default(),
+                delegate: ipam.map(delegate::FoundDelegate::here).unwrap_or_default(),
                 wanted: Wanted { aim, ..Wanted::default() },
                 ..Call::new(Command::Check, config, self.config.clone())
             };

@@ -23,7 +23,7 @@ use super::undo::undone;
 
 /// The packet rules that a pod wants.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted<'a> {
+pub struct PodRules<'a> {
     /// The host's interface that is the pod's port of its bridge. Only the MAC check and the isolation need it.
     pub port: &'a str,
     /// The one MAC address that frames from the port may have as their source (`macspoofchk`). `None` checks nothing.
@@ -57,7 +57,7 @@ impl Masqueraded<'_> {
     }
 }
 
-impl Wanted<'_> {
+impl PodRules<'_> {
     /// Returns whether there are no rules to add.
     pub fn is_empty(&self) -> bool {
         self.names().next().is_none()
@@ -81,7 +81,7 @@ impl Wanted<'_> {
 
 /// Adds the rules, in one transaction if the kernel can do it. Returns what takes them back. A second call changes
 /// nothing. If it fails half-way, it takes back what it did. Fails with code 7 for an unknown backend.
-pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied, Error> {
+pub fn add(nft: &mut Nft, owner: &Owner, wanted: &PodRules<'_>) -> Result<Applied, Error> {
     let backend = match &wanted.masquerade {
         Some(of) => masquerade::choose_for(of.backend, nft, of.sources())?.0,
         None => Backend::Nftables,
@@ -108,7 +108,7 @@ pub fn add(nft: &mut Nft, owner: &Owner, wanted: &Wanted<'_>) -> Result<Applied,
 fn add_together(
     nft: &mut Nft,
     owner: &Owner,
-    wanted: &Wanted<'_>,
+    wanted: &PodRules<'_>,
     undo: &mut Applied,
 ) -> netlink::Result<()> {
     let mac = wanted.mac.map(|mac| spoof::wanted(owner, wanted.port, mac)).unwrap_or_default();
@@ -140,7 +140,7 @@ fn add_together(
 fn add_each(
     nft: &mut Nft,
     owner: &Owner,
-    wanted: &Wanted<'_>,
+    wanted: &PodRules<'_>,
     backend: Backend,
     undo: &mut Applied,
 ) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cnimble_cni::list::{Injection, ListEntry};
 use cnimble_cni::{Code, Error, NetworkList, Owner, Verb, Version};
-use cnimble_liveness::cache_entries::{Known, failed, owner_of};
+use cnimble_liveness::cache_entries::{JudgedEntry, failed, owner_of};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, inside};
 use cnimble_netlink::{NetNs, Netlink};
@@ -20,7 +20,7 @@ use cnimble_runtime::{Attach, Cache, Entry, Key, Lookup, PluginError};
 
 use super::outcome::{Reach, Repair};
 use super::runtime::{PAUSE, del_command};
-use super::{Doctor, Finding, Kind, Subject};
+use super::{Doctor, Finding, FindingKind, Subject};
 
 /// The remedy for what only a new pod can get.
 pub(super) const REPLACE: &str = "delete the pod and make it anew";
@@ -46,7 +46,7 @@ pub struct Compared {
 /// it compares nothing inside the pods.
 pub(super) async fn compare<'k>(
     doctor: &Doctor<'_>,
-    entries: impl IntoIterator<Item = &'k Known>,
+    entries: impl IntoIterator<Item = &'k JudgedEntry>,
     reach: Reach,
 ) -> Compared {
     let mut findings = Vec::new();
@@ -100,14 +100,14 @@ pub(super) fn not_compared(node: &Node, findings: &[Finding]) -> Vec<String> {
 }
 
 /// Returns whether the entry is of a judged cache, and its attachment lives in a namespace.
-fn lives(known: &Known) -> bool {
+fn lives(known: &JudgedEntry) -> bool {
     known.own && known.verdict == Verdict::Lives && known.has_namespace()
 }
 
 /// Compares one attachment and adds its findings. Returns what was not compared.
 async fn of_attachment(
     doctor: &Doctor<'_>,
-    known: &Known,
+    known: &JudgedEntry,
     reach: Reach,
     findings: &mut Vec<Finding>,
 ) -> Vec<String> {
@@ -161,7 +161,7 @@ fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
 /// The comparison of an attachment with what one plugin wants.
 #[derive(Debug, Default)]
 struct PluginCompared {
-    faults: Vec<(Fault, super::Action)>,
+    faults: Vec<(Fault, super::FindingRepair)>,
     /// The difference behind which nothing was compared, if it is not among the faults.
     ended_by: Option<Error>,
 }
@@ -169,7 +169,7 @@ struct PluginCompared {
 /// A difference that a linked plugin has found. [`Doctor::repair`] has the plugin put it back. That fails for an item
 /// that the plugin can only verify (`Call::expects`).
 #[derive(Debug, Clone)]
-pub(super) struct Action {
+pub(super) struct ItemRepair {
     owner: Owner,
     cache: PathBuf,
     plugin: String,
@@ -221,7 +221,7 @@ impl Doctor<'_> {
     /// with the reason why nothing was compared.
     async fn compare(
         &self,
-        known: &Known,
+        known: &JudgedEntry,
         list: &NetworkList,
         plugin: &ListEntry,
         in_pod: bool,
@@ -241,8 +241,8 @@ impl Doctor<'_> {
             let (owner, cache) = (known.owner(), known.cache.clone());
             let Fault { place, is_mendable, item, .. } = fault;
             let plugin = plugin.plugin_type.clone();
-            let action = Action { owner, cache, plugin, place, is_mendable, item };
-            found.push((fault, super::Action::Attachment(Box::new(action))));
+            let action = ItemRepair { owner, cache, plugin, place, is_mendable, item };
+            found.push((fault, super::FindingRepair::Attachment(Box::new(action))));
         }
         Ok(PluginCompared { faults: found, ended_by })
     }
@@ -270,7 +270,7 @@ impl Doctor<'_> {
     /// repair.
     async fn ask(
         &self,
-        known: &Known,
+        known: &JudgedEntry,
         list: &NetworkList,
         plugin: &ListEntry,
     ) -> Result<PluginCompared, String> {
@@ -280,14 +280,14 @@ impl Doctor<'_> {
             Err(PluginError::Refused { error, .. }) if error.code.0 >= 100 => {
                 let (place, item) = (Place::Host, Item::here());
                 let fault = Fault { place, error, left_alone: false, is_mendable: false, item };
-                Ok(PluginCompared { faults: vec![(fault, super::Action::Runtime)], ended_by: None })
+                Ok(PluginCompared { faults: vec![(fault, super::FindingRepair::Runtime)], ended_by: None })
             }
             Err(err) => Err(err.to_string()),
         }
     }
 }
 
-impl Action {
+impl ItemRepair {
     /// Returns the item of the wanted state, and the plugin that wants it.
     pub(super) fn item(&self) -> (&str, Item) {
         (&self.plugin, self.item)
@@ -427,9 +427,9 @@ fn doubt_inside(entry: &Entry) -> Result<Option<String>, Error> {
 
 /// Returns the finding about an attachment whose DEL has begun and not ended. It is always in doubt, so it is never
 /// repaired. For the first minutes it counts as passing.
-fn leaving(known: &Known) -> Finding {
+fn leaving(known: &JudgedEntry) -> Finding {
     Finding {
-        kind: Kind::BegunDel,
+        kind: FindingKind::BegunDel,
         what: "attachment".to_owned(),
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why: "its DEL has begun and is not done".to_owned(),
@@ -439,22 +439,24 @@ fn leaving(known: &Known) -> Finding {
         )),
         passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),
         remedy: "repeat the DEL",
-        action: super::Action::Runtime,
+        action: super::FindingRepair::Runtime,
     }
 }
 
 /// Returns the finding about a difference.
-fn finding(known: &Known, plugin: &ListEntry, fault: &Fault, action: super::Action) -> Finding {
+fn finding(known: &JudgedEntry, plugin: &ListEntry, fault: &Fault, action: super::FindingRepair) -> Finding {
     let name = &plugin.plugin_type;
     let (kind, what) = match fault.place {
         // A plugin that is asked by the verb doesn't tell where the difference is.
-        _ if matches!(action, super::Action::Runtime) => (Kind::HostState, format!("by plugin {name}")),
-        Place::Rules => (Kind::MissingRules, format!("rules of plugin {name}")),
-        Place::Host => (Kind::HostState, format!("on the host, by plugin {name}")),
-        Place::Pod => (Kind::PodState, format!("in the pod, by plugin {name}")),
+        _ if matches!(action, super::FindingRepair::Runtime) => {
+            (FindingKind::HostState, format!("by plugin {name}"))
+        }
+        Place::Rules => (FindingKind::MissingRules, format!("rules of plugin {name}")),
+        Place::Host => (FindingKind::HostState, format!("on the host, by plugin {name}")),
+        Place::Pod => (FindingKind::PodState, format!("in the pod, by plugin {name}")),
     };
     let remedy = match (&action, fault.place) {
-        (super::Action::Runtime, _) => REPLACE,
+        (super::FindingRepair::Runtime, _) => REPLACE,
         (_, Place::Pod) if !fault.is_mendable => UNMENDABLE_IN_POD,
         _ if !fault.is_mendable => UNMENDABLE,
         (_, Place::Rules) => "put them back",
@@ -484,7 +486,7 @@ const UNPROVEN: &str = "nothing on the host proves that an interface is the pod'
 pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
     let doubtful =
         node.entries.iter().filter(|known| known.own && matches!(known.verdict, Verdict::Doubt(_)));
-    let mut lost: Vec<&Known> = doubtful.filter(|known| has_lost(known)).collect();
+    let mut lost: Vec<&JudgedEntry> = doubtful.filter(|known| has_lost(known)).collect();
     if lost.is_empty() {
         return Vec::new();
     }
@@ -500,21 +502,21 @@ pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
 
 /// Returns whether the interface of an entry is missing in its namespace. It returns false for an unreadable namespace,
 /// which is reported elsewhere.
-fn has_lost(known: &Known) -> bool {
+fn has_lost(known: &JudgedEntry) -> bool {
     let netns = NetNs::find(known.entry.namespace().unwrap_or_default().as_ref());
     let lost = netns.ok().flatten().map(|netns| inside::has_lost_interface(&known.entry, &netns));
     matches!(lost, Some(Ok(true)))
 }
 
-fn cut_off(known: &Known) -> Finding {
+fn cut_off(known: &JudgedEntry) -> Finding {
     Finding {
-        kind: Kind::PodState,
+        kind: FindingKind::PodState,
         what: "interface of the pod".to_owned(),
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why: inside::lost(&known.entry),
         doubt: None,
         passing: false,
         remedy: REPLACE,
-        action: super::Action::Runtime,
+        action: super::FindingRepair::Runtime,
     }
 }

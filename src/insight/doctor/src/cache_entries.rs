@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 
 use cnimble_cni::Error;
-use cnimble_liveness::cache_entries::{Known, failed};
+use cnimble_liveness::cache_entries::{JudgedEntry, failed};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, is_in_future, young};
 use cnimble_os::files::IfPresent;
 use cnimble_runtime::{Cache, Entry, Invoker};
 
-use super::{Doctor, Finding, Kind, Repair, Subject, orphaned};
+use super::{Doctor, Finding, FindingKind, Repair, Subject, orphaned};
 
 /// The remedy for an entry whose configuration is missing or can't be used.
 const UNUSABLE: &str = "its configuration can't be used: remove it by `cnimble del … --from-file`";
 
 /// The repair of a cache entry or file.
 #[derive(Debug, Clone)]
-pub(super) enum Action {
+pub(super) enum CacheRepair {
     /// Runs DEL of the entry. It gets no result if another pod may have the addresses now, because it could remove that
     /// pod's rules.
     Del {
@@ -29,23 +29,23 @@ pub(super) enum Action {
     Remove(PathBuf),
 }
 
-impl Action {
+impl CacheRepair {
     /// Performs the repair.
     pub(super) async fn run(&self, invoker: &Invoker) -> Result<Repair, Error> {
         match self {
-            Action::Del { entry, with_result, cache } => {
+            CacheRepair::Del { entry, with_result, cache } => {
                 let invoker = invoker.clone().with_cache_dir(cache);
                 let deleted = invoker.del_entry(entry, *with_result).await;
                 let was_there = deleted.map_err(|err| err.to_spec())?;
                 Ok(if was_there { Repair::Done } else { Repair::Gone })
             }
-            Action::SetAside(path) => {
+            CacheRepair::SetAside(path) => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let aside = path.with_file_name(format!(".corrupt-{name}"));
                 let renamed = std::fs::rename(path, aside).if_present();
                 renamed.map(outcome).map_err(|err| Error::io("rename", path, &err))
             }
-            Action::Remove(path) => {
+            CacheRepair::Remove(path) => {
                 let removed = std::fs::remove_file(path).if_present();
                 removed.map(outcome).map_err(|err| Error::io("remove", path, &err))
             }
@@ -74,46 +74,47 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for (path, why) in cache.broken().map_err(|err| failed(&err))? {
         findings.push(Finding {
-            kind: Kind::BrokenCacheEntry,
+            kind: FindingKind::BrokenCacheEntry,
             what: format!("file {}", path.display()),
             subject: Subject::default(),
             why: format!("it is no entry of the result cache: {why}"),
             doubt: young(&path, doctor.evidence.grace),
             passing: !is_in_future(&path),
             remedy: "rename it, so that it is not read any more",
-            action: super::Action::Entry(Action::SetAside(path)),
+            action: super::FindingRepair::Entry(CacheRepair::SetAside(path)),
         });
     }
     for path in cache.unfinished().map_err(|err| failed(&err))? {
         findings.push(Finding {
-            kind: Kind::UnfinishedFile,
+            kind: FindingKind::UnfinishedFile,
             what: format!("file {}", path.display()),
             subject: Subject::default(),
             why: "it is a file of an unfinished write".to_owned(),
             doubt: young(&path, doctor.evidence.grace),
             passing: !is_in_future(&path),
             remedy: "remove it",
-            action: super::Action::Entry(Action::Remove(path)),
+            action: super::FindingRepair::Entry(CacheRepair::Remove(path)),
         });
     }
     Ok(findings)
 }
 
 /// Returns the finding about an entry whose attachment is dead or in doubt.
-fn finding(node: &Node, known: &Known) -> Option<Finding> {
+fn finding(node: &Node, known: &JudgedEntry) -> Option<Finding> {
     let (why, doubt) = match &known.verdict {
         // The runtime lists the sandbox, so its fault is another finding.
         Verdict::Doubt(_) if node.is_listed(&known.entry.container_id, true) => return None,
         verdict => orphaned(verdict)?,
     };
     let with_result = !node.is_anothers(&known.entry);
-    let del = Action::Del { entry: Box::new(known.entry.clone()), with_result, cache: known.cache.clone() };
+    let del =
+        CacheRepair::Del { entry: Box::new(known.entry.clone()), with_result, cache: known.cache.clone() };
     let (remedy, action) = match known.entry.network_list() {
-        Ok(_) => ("DEL with the recorded configuration", super::Action::Entry(del)),
-        Err(_) => (UNUSABLE, super::Action::Runtime),
+        Ok(_) => ("DEL with the recorded configuration", super::FindingRepair::Entry(del)),
+        Err(_) => (UNUSABLE, super::FindingRepair::Runtime),
     };
     Some(Finding {
-        kind: Kind::CacheEntry,
+        kind: FindingKind::CacheEntry,
         what: format!("cache entry {}", Cache::new(&known.cache).path(known.entry.key()).display()),
         subject: Subject::of(&known.entry.network, &known.attachment()),
         why,

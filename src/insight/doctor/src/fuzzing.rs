@@ -21,8 +21,12 @@ pub fn doctor(bytes: &[u8]) {
     }
     let _ = (survey::container(&text), Owner::named(&text), stale_rules::names(&text));
     if let Some(entry) = cnimble_runtime::fuzzing::entry(bytes) {
-        let known =
-            cache_entries::Known { entry, verdict: Verdict::Lives, own: true, cache: Default::default() };
+        let known = cache_entries::JudgedEntry {
+            entry,
+            verdict: Verdict::Lives,
+            own: true,
+            cache: Default::default(),
+        };
         assert!(known.result().is_some() || known.addrs().is_empty());
         assert!(known.data_dirs().iter().all(|dir| !dir.as_os_str().is_empty()));
         let _ = known.owner().tag();

@@ -60,7 +60,7 @@ impl Report {
 }
 
 /// The result of a look, and the changes that follow.
-struct Plan<'t> {
+struct HandOverPlan<'t> {
     over: HandOver,
     orphans: Vec<&'t Trace>,
     endings: Vec<Ending>,
@@ -78,7 +78,7 @@ impl Doctor<'_> {
         };
         let sight = Sight::look(&self.evidence)?;
         let nft = &mut Nft::new();
-        let Plan { over, orphans, endings, mut report } = plan(nft, &sight)?;
+        let HandOverPlan { over, orphans, endings, mut report } = plan(nft, &sight)?;
         if mode == Mode::Look || mode == Mode::All && !report.refused.is_empty() {
             return Ok(report);
         }
@@ -112,7 +112,7 @@ impl Doctor<'_> {
 }
 
 /// Decides what is handed over, and what is refused.
-fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
+fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<HandOverPlan<'t>, Error> {
     let mut report = Report::default();
     let (mut living, mut bridges, mut orphans) =
         (BTreeMap::<&str, Vec<&Trace>>::new(), Vec::new(), Vec::new());
@@ -176,7 +176,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<Plan<'t>, Error> {
     for Ending { subject, nets, .. } in &endings {
         report.addresses.push((subject.clone(), nets.iter().map(ToString::to_string).collect()));
     }
-    Ok(Plan { over, orphans, endings, report })
+    Ok(HandOverPlan { over, orphans, endings, report })
 }
 
 /// Returns the tags of attachments that live without any doubt. The rules of a pod with a concurrent DEL would remain.

@@ -10,7 +10,7 @@ use cnimble_leases::store::{Identity, Store};
 use cnimble_liveness::leases::{JudgedLease, JudgedLeases, Network};
 use cnimble_liveness::{is_in_future, young};
 
-use super::{Finding, Kind, Repair, Subject, orphaned};
+use super::{Finding, FindingKind, Repair, Subject, orphaned};
 
 /// Returns the findings about leases whose holder is dead or in doubt.
 pub(super) fn findings(leases: &JudgedLeases, grace: Duration) -> impl Iterator<Item = Finding> {
@@ -21,9 +21,9 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
     let (why, doubt) = orphaned(&lease.verdict)?;
     let path = lease.path.display();
     let (kind, what) = match &lease.held {
-        None => (Kind::UnfinishedFile, format!("file {path}")),
-        Some((_, Holder::Broken | Holder::Unknown)) => (Kind::BrokenLease, format!("lease {path}")),
-        Some(_) => (Kind::Lease, format!("lease {path}")),
+        None => (FindingKind::UnfinishedFile, format!("file {path}")),
+        Some((_, Holder::Broken | Holder::Unknown)) => (FindingKind::BrokenLease, format!("lease {path}")),
+        Some(_) => (FindingKind::Lease, format!("lease {path}")),
     };
     let mut subject = Subject { network: Some(network.name.clone()), ..Subject::default() };
     match &lease.held {
@@ -31,7 +31,7 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
         Some((_, Holder::Container(id))) => subject.container_id = Some(id.clone()),
         _ => {}
     }
-    let action = Action { dir: network.path.clone(), path: lease.path.clone(), found: lease.found };
+    let action = LeaseRemoval { dir: network.path.clone(), path: lease.path.clone(), found: lease.found };
     let is_index = lease.path.file_name().is_some_and(|name| name == INDEX);
     let why = match lease.held {
         None if is_index => "it is the index of leases, and its directory has none".to_owned(),
@@ -47,19 +47,19 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
         // Another machine may own the lease, so it is no fault of this node.
         passing: network.is_shared() || (young(&lease.path, grace).is_some() && !is_in_future(&lease.path)),
         remedy: "remove it under the lock of the directory",
-        action: super::Action::Lease(action),
+        action: super::FindingRepair::Lease(action),
     })
 }
 
 /// Removes a file from the lease directory of a network, if it is still the file that was found.
 #[derive(Debug, Clone)]
-pub(super) struct Action {
+pub(super) struct LeaseRemoval {
     dir: PathBuf,
     path: PathBuf,
     found: Identity,
 }
 
-impl Action {
+impl LeaseRemoval {
     /// Removes the file under the lock of its directory.
     pub(super) fn run(&self) -> Result<Repair, Error> {
         // A missing directory contains no lease.

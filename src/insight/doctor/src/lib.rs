@@ -27,7 +27,7 @@ use std::fmt;
 use serde::Serialize;
 
 use cnimble_cni::{Attachment, Error};
-use cnimble_liveness::cache_entries::Known;
+use cnimble_liveness::cache_entries::JudgedEntry;
 use cnimble_liveness::{Evidence, Sight, Verdict};
 use cnimble_netlink::nft::Nft;
 use cnimble_plugin::{Item, Plugin};
@@ -50,7 +50,7 @@ pub struct Doctor<'a> {
 /// The kind of a finding. The order is that of repairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FindingKind {
     /// An entry of the result cache whose attachment is dead, or may be.
     CacheEntry,
     /// A file in the cache that is no entry.
@@ -95,15 +95,15 @@ pub enum Kind {
     SandboxGone,
 }
 
-impl Kind {
+impl FindingKind {
     /// Returns whether the finding is about a container runtime's sandbox.
     pub fn is_of_sandbox(self) -> bool {
-        self >= Kind::SandboxInterface
+        self >= FindingKind::SandboxInterface
     }
 }
 
 /// Writes the word in JSON, `cache-entry` for example.
-impl fmt::Display for Kind {
+impl fmt::Display for FindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
@@ -112,7 +112,7 @@ impl fmt::Display for Kind {
 /// A fault of the node.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// The faulty object, such as `lease 10.1.0.2 in /var/lib/cni/networks/net`.
     pub what: String,
     pub subject: Subject,
@@ -126,7 +126,7 @@ pub struct Finding {
     pub passing: bool,
     /// What to do about it.
     pub remedy: &'static str,
-    action: Action,
+    action: FindingRepair,
 }
 
 /// The program or person that can repair a finding.
@@ -171,13 +171,13 @@ fn orphaned(verdict: &Verdict) -> Option<(String, Option<String>)> {
 
 /// The repair of a finding.
 #[derive(Debug, Clone)]
-enum Action {
-    Entry(cache_entries::Action),
-    Lease(leases::Action),
-    Link(links::Action),
+enum FindingRepair {
+    Entry(cache_entries::CacheRepair),
+    Lease(leases::LeaseRemoval),
+    Link(links::LinkRemoval),
     Rules(Box<cnimble_rules::survey::Trace>),
     EmptyRules,
-    Attachment(Box<attachments::Action>),
+    Attachment(Box<attachments::ItemRepair>),
     /// Only the runtime, or the creator of the pod, can repair it.
     Runtime,
 }
@@ -217,19 +217,19 @@ impl Doctor<'_> {
         findings.extend(differences);
         let mut cut_off = attachments::without_interface(&sight.node).await;
         findings.retain(|of| {
-            of.kind != Kind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
+            of.kind != FindingKind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
         });
         // A lost interface is one finding. That about the sandbox says more than the one about the record.
         let Compared { findings: sandboxes, unchecked: unread } = runtime::compare(self, &sight.node).await?;
         unchecked.extend(unread);
         cut_off.retain(|lost| {
-            let mut of_sandboxes = sandboxes.iter().filter(|of| of.kind == Kind::SandboxInterface);
+            let mut of_sandboxes = sandboxes.iter().filter(|of| of.kind == FindingKind::SandboxInterface);
             !of_sandboxes.any(|of| of.subject == lost.subject)
         });
         findings.extend(cut_off);
         findings.extend(sandboxes);
         unchecked.extend(attachments::not_compared(&sight.node, &findings));
-        if findings.iter().any(|finding| finding.kind == Kind::MissingRules) {
+        if findings.iter().any(|finding| finding.kind == FindingKind::MissingRules) {
             unchecked
                 .push("unused sets and chains: the repair of missing rules may use them again".to_owned());
         } else {
@@ -270,9 +270,9 @@ impl Doctor<'_> {
     /// doubt) because nothing proves which object is the pod's. It reads no complete list in a pod, whose length is the
     /// pod's choice.
     pub async fn lost(&self) -> Result<Vec<Finding>, Error> {
-        let attached = Known::attached(&self.evidence)?;
+        let attached = JudgedEntry::attached(&self.evidence)?;
         let mut findings = attachments::compare(self, &attached, Reach::Host).await.findings;
-        findings.retain(|of| matches!(of.action, Action::Attachment(_)));
+        findings.retain(|of| matches!(of.action, FindingRepair::Attachment(_)));
         Ok(findings)
     }
 
@@ -291,7 +291,8 @@ impl Finding {
     /// Returns the network if its complete name is known. Aliases and comments may be cut.
     fn network(&self) -> Option<&str> {
         let subject = &self.subject;
-        let by_place = matches!(self.kind, Kind::Lease | Kind::BrokenLease | Kind::UnfinishedFile);
+        let by_place =
+            matches!(self.kind, FindingKind::Lease | FindingKind::BrokenLease | FindingKind::UnfinishedFile);
         // In a comment the container follows the network. So if the container is there, the network's name is complete.
         subject.network.as_deref().filter(|_| by_place || subject.container_id.is_some())
     }
@@ -300,7 +301,7 @@ impl Finding {
     /// it. Unlike the finding's texts, it contains nothing that the pod chooses.
     pub fn item(&self) -> Option<(&str, Item)> {
         match &self.action {
-            Action::Attachment(action) => Some(action.item()),
+            FindingRepair::Attachment(action) => Some(action.item()),
             _ => None,
         }
     }
@@ -308,9 +309,9 @@ impl Finding {
     /// Returns who can repair the finding.
     pub fn cure(&self) -> Cure {
         match &self.action {
-            Action::Runtime => Cure::Runtime,
-            Action::Attachment(action) if !action.is_mendable() => Cure::Runtime,
-            Action::Attachment(action) if action.is_in_pod() => Cure::Pod,
+            FindingRepair::Runtime => Cure::Runtime,
+            FindingRepair::Attachment(action) if !action.is_mendable() => Cure::Runtime,
+            FindingRepair::Attachment(action) if action.is_in_pod() => Cure::Pod,
             _ => Cure::Host,
         }
     }
@@ -319,7 +320,7 @@ impl Finding {
     /// stays whole.
     pub fn brief(&self) -> &str {
         match self.kind {
-            Kind::HostState | Kind::PodState => &self.why,
+            FindingKind::HostState | FindingKind::PodState => &self.why,
             _ => self.why.split_once(": ").map_or(&self.why, |(brief, _)| brief),
         }
     }

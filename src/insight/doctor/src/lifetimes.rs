@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use cnimble_cni::Error;
 use cnimble_liveness::Verdict;
-use cnimble_liveness::cache_entries::Known;
+use cnimble_liveness::cache_entries::JudgedEntry;
 use cnimble_liveness::node::Node;
 use cnimble_netlink::addr;
 use cnimble_netlink::link::Link;
@@ -49,7 +49,7 @@ fn is_leased(addr: &addr::Addr) -> bool {
 }
 
 /// Returns whether the addresses of an entry's network end with a lease.
-fn has_lease(known: &Known) -> bool {
+fn has_lease(known: &JudgedEntry) -> bool {
     let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
     plugins
         .iter()

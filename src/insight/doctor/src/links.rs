@@ -11,15 +11,15 @@ use cnimble_netlink::{IfPresent, Netlink};
 use cnimble_rules::objects::{Judge, Orphan, bridge, ifb, pair};
 use cnimble_rules::survey;
 
-use super::{Finding, Kind, Repair, stale_rules};
+use super::{Finding, FindingKind, Repair, stale_rules};
 
 /// The removal of a link.
 #[derive(Debug, Clone)]
-pub(super) struct Action {
+pub(super) struct LinkRemoval {
     found: Box<Link>,
 }
 
-impl Action {
+impl LinkRemoval {
     /// Deletes the link, unless it has changed since it was found, or is used.
     pub(super) fn run(&self) -> Result<Repair, Error> {
         // The lock keeps an ADD from using the bridge meanwhile.
@@ -72,9 +72,9 @@ pub(super) fn findings(node: &Node) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for link in &node.candidates {
         let kind = match link.kind.as_str() {
-            ifb::KIND => Kind::Ifb,
-            pair::KIND => Kind::Veth,
-            _ => Kind::Shim,
+            ifb::KIND => FindingKind::Ifb,
+            pair::KIND => FindingKind::Veth,
+            _ => FindingKind::Shim,
         };
         findings
             .extend(cnimble_rules::objects::orphan(&judge, link)?.map(|orphan| finding(kind, link, orphan)));
@@ -94,7 +94,7 @@ pub(super) fn unfinished_bridges(node: &Node) -> Result<Vec<Finding>, Error> {
             && bridge::is_left_over(&mut host, &link)?
         {
             let why = "its ADD was killed before it was complete, and it has no port";
-            findings.push(finding(Kind::UnfinishedBridge, &link, Orphan { why, doubt: None }));
+            findings.push(finding(FindingKind::UnfinishedBridge, &link, Orphan { why, doubt: None }));
         }
     }
     Ok(findings)
@@ -108,7 +108,7 @@ pub(super) fn lock_bridges() -> Result<Lock, Error> {
     })
 }
 
-fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {
+fn finding(kind: FindingKind, link: &Link, orphan: Orphan) -> Finding {
     Finding {
         kind,
         what: format!("link {} ({})", link.name, link.kind),
@@ -117,6 +117,6 @@ fn finding(kind: Kind, link: &Link, orphan: Orphan) -> Finding {
         doubt: orphan.doubt,
         passing: false,
         remedy: "delete it",
-        action: super::Action::Link(Action { found: Box::new(link.clone()) }),
+        action: super::FindingRepair::Link(LinkRemoval { found: Box::new(link.clone()) }),
     }
 }

@@ -13,7 +13,7 @@ use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
 
 /// A rule, and the networks with pods whose packets may meet it.
-struct Found {
+struct ContestingRule {
     decision: Decision,
     traffic: Traffic,
     networks: BTreeSet<String>,
@@ -31,17 +31,27 @@ pub(super) fn notes(node: &Node, unchecked: &mut Vec<String>) -> Vec<String> {
 }
 
 /// Adds the rules that decide about the packets of one attachment.
-fn look(nft: &mut Nft, tables: &mut Tables, entry: &Entry, found: &mut Vec<Found>) -> Result<(), Error> {
+fn look(
+    nft: &mut Nft,
+    tables: &mut Tables,
+    entry: &Entry,
+    found: &mut Vec<ContestingRule>,
+) -> Result<(), Error> {
     let (list, result) = (entry.network_list()?, entry.cni_result()?.unwrap_or_default());
     let addrs: Vec<_> = result.ips.iter().map(|ip| ip.address).collect();
     for traffic in configured::translated(&list, &addrs, &published_ports(entry)) {
         let Some(decision) = nat::deciding(nft, tables, &traffic)? else { continue };
-        let is_same =
-            |of: &&mut Found| of.decision == decision && is_leaving(&of.traffic) == is_leaving(&traffic);
+        let is_same = |of: &&mut ContestingRule| {
+            of.decision == decision && is_leaving(&of.traffic) == is_leaving(&traffic)
+        };
         match found.iter_mut().find(is_same) {
             Some(known) => drop(known.networks.insert(entry.network.clone())),
             None => {
-                found.push(Found { decision, traffic, networks: BTreeSet::from([entry.network.clone()]) });
+                found.push(ContestingRule {
+                    decision,
+                    traffic,
+                    networks: BTreeSet::from([entry.network.clone()]),
+                });
             }
         }
     }
@@ -53,7 +63,7 @@ fn is_leaving(traffic: &Traffic) -> bool {
     matches!(traffic, Traffic::Leaving { .. })
 }
 
-fn text(found: &Found) -> String {
+fn text(found: &ContestingRule) -> String {
     let networks = found.networks.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let packets = if is_leaving(&found.traffic) {
         format!("what pods of {networks} send")

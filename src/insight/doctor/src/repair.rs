@@ -15,7 +15,7 @@ use cnimble_runtime::Invoker;
 
 use super::attachments::Repaired;
 use super::outcome::{Reach, Repair};
-use super::{Action, Doctor, Finding, Kind, stale_rules};
+use super::{Doctor, Finding, FindingKind, FindingRepair, stale_rules};
 
 /// The least time for which an examination is trusted.
 const TRUST: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const TRUST: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An examination under the lock, and the time until which it is trusted.
-struct Look {
+struct Examination {
     orphans: Vec<Finding>,
     end: Instant,
 }
@@ -41,7 +41,7 @@ impl Doctor<'_> {
                     let (why, passing) = (doubt.clone(), finding.passing);
                     outcomes.insert(index, Repair::Doubt { why, passing });
                 }
-                None if matches!(finding.action, Action::Runtime) => {
+                None if matches!(finding.action, FindingRepair::Runtime) => {
                     let why = "no option repairs this".to_owned();
                     outcomes.insert(index, Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why)));
                 }
@@ -81,7 +81,7 @@ impl Doctor<'_> {
             let (begun, mut look) = (Instant::now(), None);
             for (index, finding) in left.by_ref() {
                 let (outcome, end) = match &finding.action {
-                    Action::Attachment(action) => {
+                    FindingRepair::Attachment(action) => {
                         (action.run(self, reach, &mut repaired), Some(begun + TRUST))
                     }
                     _ => match look.get_or_insert_with(|| self.look_again()) {
@@ -103,11 +103,11 @@ impl Doctor<'_> {
     }
 
     /// Examines the node under the lock.
-    fn look_again(&self) -> Result<Look, Error> {
+    fn look_again(&self) -> Result<Examination, Error> {
         let begun = Instant::now();
         let sight = Sight::look(&self.evidence)?;
         let orphans = self.orphans(&sight)?;
-        Ok(Look { orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
+        Ok(Examination { orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
     }
 }
 
@@ -132,7 +132,7 @@ fn count_side_effects(findings: &[Finding], outcomes: &mut [Repair]) {
 /// no container can go with anything, such as a set with its last element.
 fn can_go_with(finding: &Finding, other: &Finding) -> bool {
     let Some(id) = &finding.subject.container_id else { return true };
-    let shares_objects = matches!(finding.kind, Kind::HostState | Kind::MissingRules)
+    let shares_objects = matches!(finding.kind, FindingKind::HostState | FindingKind::MissingRules)
         && finding.kind == other.kind
         && finding.subject.network == other.subject.network;
     // An alias or a comment can have cut the ID.
@@ -145,7 +145,7 @@ fn can_go_with(finding: &Finding, other: &Finding) -> bool {
 }
 
 /// Repairs a finding if it is found again. Otherwise there is nothing to do.
-async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair {
+async fn repair_one(look: &Examination, finding: &Finding, invoker: &Invoker) -> Repair {
     let now = match find_again(look, finding) {
         Ok(Some(now)) => now,
         Ok(None) => return Repair::Gone,
@@ -155,21 +155,23 @@ async fn repair_one(look: &Look, finding: &Finding, invoker: &Invoker) -> Repair
         return Repair::Doubt { why, passing: now.passing };
     }
     let outcome = match &now.action {
-        Action::Entry(action) => action.run(invoker).await,
-        Action::Lease(action) => action.run(),
-        Action::Link(action) => action.run(),
-        Action::Rules(trace) => trace.remove(&mut Nft::new()).map(|()| Repair::Done),
-        Action::EmptyRules => cnimble_rules::survey::remove_idle(&mut Nft::new()).map(|()| Repair::Done),
-        Action::Attachment(_) | Action::Runtime => Ok(Repair::Gone),
+        FindingRepair::Entry(action) => action.run(invoker).await,
+        FindingRepair::Lease(action) => action.run(),
+        FindingRepair::Link(action) => action.run(),
+        FindingRepair::Rules(trace) => trace.remove(&mut Nft::new()).map(|()| Repair::Done),
+        FindingRepair::EmptyRules => {
+            cnimble_rules::survey::remove_idle(&mut Nft::new()).map(|()| Repair::Done)
+        }
+        FindingRepair::Attachment(_) | FindingRepair::Runtime => Ok(Repair::Gone),
     };
     outcome.unwrap_or_else(Repair::Failed)
 }
 
 /// Returns the finding as it is now, or `None` if it no longer exists.
-fn find_again(look: &Look, finding: &Finding) -> Result<Option<Finding>, Error> {
+fn find_again(look: &Examination, finding: &Finding) -> Result<Option<Finding>, Error> {
     match finding.kind {
         // Other sets and chains may be unused now. All are removed together.
-        Kind::EmptyRules => stale_rules::idle(&mut Nft::new()),
+        FindingKind::EmptyRules => stale_rules::idle(&mut Nft::new()),
         _ => Ok(look.orphans.iter().find(|now| now.is_again(finding)).cloned()),
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cnimble_cni::{Attachment, Error};
 use cnimble_leases::config;
-use cnimble_liveness::cache_entries::Known;
+use cnimble_liveness::cache_entries::JudgedEntry;
 use cnimble_liveness::leases::{JudgedLease, Network};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
@@ -17,7 +17,7 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
 
 use super::attachments::{Compared, REPLACE};
-use super::{Action, Doctor, Finding, Kind, Subject};
+use super::{Doctor, Finding, FindingKind, FindingRepair, Subject};
 
 /// The pause between two examinations. It is longer than the steps in which a runtime creates or removes a sandbox.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
@@ -35,12 +35,12 @@ pub(super) fn pods(node: &Node) -> BTreeMap<String, String> {
 
 /// Returns `NAMESPACE/NAME` of a Kubernetes pod. It returns `None` for other pods, and for names with control
 /// characters, which could steer a terminal.
-fn pod_of(known: &Known) -> Option<String> {
+fn pod_of(known: &JudgedEntry) -> Option<String> {
     Some(format!("{}/{}", argument(known, "K8S_POD_NAMESPACE")?, argument(known, "K8S_POD_NAME")?))
 }
 
 /// Returns an argument of the ADD. It returns `None` for a value with control characters.
-fn argument<'k>(known: &'k Known, wanted: &str) -> Option<&'k str> {
+fn argument<'k>(known: &'k JudgedEntry, wanted: &str) -> Option<&'k str> {
     let (_, value) = known.entry.args.iter().find(|(key, _)| key == wanted)?;
     Some(value.as_str()).filter(|value| !value.contains(char::is_control))
 }
@@ -49,25 +49,25 @@ fn argument<'k>(known: &'k Known, wanted: &str) -> Option<&'k str> {
 /// runtime is asked.
 pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node) -> Result<Compared, Error> {
     let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Compared::default()) };
-    let mut first = Look { doctor, node, runtime }.compare()?;
+    let mut first = SandboxExamination { doctor, node, runtime }.compare()?;
     if first.findings.is_empty() {
         return Ok(first);
     }
     tokio::time::sleep(PAUSE).await;
     let again = Node::look(&doctor.evidence)?;
-    let second = Look { doctor, node: &again, runtime }.compare()?;
+    let second = SandboxExamination { doctor, node: &again, runtime }.compare()?;
     first.findings.retain(|finding| second.findings.iter().any(|again| again.is_again(finding)));
     Ok(first)
 }
 
 /// One examination of the sandboxes.
-struct Look<'a> {
+struct SandboxExamination<'a> {
     doctor: &'a Doctor<'a>,
     node: &'a Node,
     runtime: &'a dyn Runtime,
 }
 
-impl Look<'_> {
+impl SandboxExamination<'_> {
     fn compare(&self) -> Result<Compared, Error> {
         let mut compared = Compared::default();
         for sandbox in self.node.sandboxes.iter().flat_map(BTreeMap::values) {
@@ -95,7 +95,7 @@ impl Look<'_> {
     }
 
     /// Returns the cache entries of a sandbox, without loopback's.
-    fn entries(&self, id: &str) -> Vec<&Known> {
+    fn entries(&self, id: &str) -> Vec<&JudgedEntry> {
         let of_sandbox = self.node.entries.iter().filter(|known| known.entry.container_id == id);
         of_sandbox.filter(|known| known.entry.ifname != "lo").collect()
     }
@@ -114,7 +114,7 @@ impl Look<'_> {
         match compare_addresses(sandbox, detail, &netns, &entries) {
             Ok(None) => {}
             Ok(Some(found)) => {
-                let is_lost = found.kind == Kind::SandboxInterface;
+                let is_lost = found.kind == FindingKind::SandboxInterface;
                 compared.findings.push(found);
                 if is_lost {
                     return;
@@ -127,7 +127,7 @@ impl Look<'_> {
                        result to go by";
             let remedy =
                 "if the runtime has no cache elsewhere, delete the pod; --repair removes what is known here";
-            let found = finding(Kind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy);
+            let found = finding(FindingKind::SandboxWithoutEntry, sandbox, &entries, why.to_owned(), remedy);
             compared.findings.push(found);
         }
         for known in entries.iter().filter(|known| is_of_leases(known)) {
@@ -139,14 +139,14 @@ impl Look<'_> {
                     joined(&unleased)
                 );
                 let remedy = "host-state puts it back; else delete the pod before another gets its address";
-                let found = finding(Kind::SandboxWithoutLease, sandbox, &[known], why, remedy);
+                let found = finding(FindingKind::SandboxWithoutLease, sandbox, &[known], why, remedy);
                 compared.findings.push(found);
             }
         }
     }
 
     /// Returns whether the sandbox has a lease of this address.
-    fn is_leased(&self, known: &Known, ip: IpAddr) -> bool {
+    fn is_leased(&self, known: &JudgedEntry, ip: IpAddr) -> bool {
         let mut leases = self.leases(&known.entry.container_id);
         leases.any(|(_, lease)| lease.held.as_ref().is_some_and(|(held, _)| *held == ip))
     }
@@ -158,12 +158,12 @@ impl Look<'_> {
         let why = format!("the sandbox is NotReady and holds a lease: {}", joined(&held));
         let remedy = "the kubelet stops it, or `cnimble cri down` does";
         let entries = self.entries(&sandbox.id);
-        (!held.is_empty()).then(|| finding(Kind::SandboxLease, sandbox, &entries, why, remedy))
+        (!held.is_empty()).then(|| finding(FindingKind::SandboxLease, sandbox, &entries, why, remedy))
     }
 
     /// Returns the finding about a namespace that exists although the runtime has no sandbox for it. An entry within
     /// the grace period is left out.
-    fn gone(&self, known: &Known) -> Option<Finding> {
+    fn gone(&self, known: &JudgedEntry) -> Option<Finding> {
         let pod = pod_of(known)?;
         let id = &known.entry.container_id;
         if known.entry.ifname == "lo" || self.node.is_listed(id, true) || !known.has_namespace() {
@@ -177,7 +177,7 @@ impl Look<'_> {
         let sandbox = Sandbox { id: id.clone(), pod, ready: false };
         let why = "the runtime lists no such sandbox, and its namespace is there".to_owned();
         let remedy = "detach it by `cnimble del`, if nothing uses it";
-        let mut finding = finding(Kind::SandboxGone, &sandbox, &[known], why, remedy);
+        let mut finding = finding(FindingKind::SandboxGone, &sandbox, &[known], why, remedy);
         finding.doubt = Some(format!("something may use it; if not, `{}` detaches it", del_command(known)));
         Some(finding)
     }
@@ -192,7 +192,7 @@ fn compare_addresses(
     sandbox: &Sandbox,
     detail: &Detail,
     netns: &Path,
-    entries: &[&Known],
+    entries: &[&JudgedEntry],
 ) -> Result<Option<Finding>, Error> {
     // A device that a program of the pod drives itself (DPDK) is no interface of the kernel.
     let in_kernel = entries.iter().filter(|known| !inside::is_without_mac(&known.entry));
@@ -202,14 +202,14 @@ fn compare_addresses(
     };
     let kernel = match look_inside(netns, &names)? {
         Ok(kernel) => kernel,
-        Err(why) => return Ok(Some(finding(Kind::SandboxInterface, sandbox, entries, why, REPLACE))),
+        Err(why) => return Ok(Some(finding(FindingKind::SandboxInterface, sandbox, entries, why, REPLACE))),
     };
     let lost: Vec<&IpAddr> = detail.ips.iter().filter(|ip| !kernel.contains(ip)).collect();
     if lost.is_empty() || names.len() < entries.len() {
         return Ok(None);
     }
     let why = format!("the runtime's IP is not the kernel's: {} and {}", joined(&lost), joined(&kernel));
-    Ok(Some(finding(Kind::SandboxAddress, sandbox, entries, why, REPLACE)))
+    Ok(Some(finding(FindingKind::SandboxAddress, sandbox, entries, why, REPLACE)))
 }
 
 /// Returns the addresses of these interfaces, without IPv6 link-local ones. The inner error is a text about what is
@@ -236,7 +236,7 @@ fn look_inside(netns: &Path, names: &[&str]) -> Result<Result<Vec<IpAddr>, Strin
 }
 
 /// Returns the command that deletes the attachment of an entry.
-pub(super) fn del_command(known: &Known) -> String {
+pub(super) fn del_command(known: &JudgedEntry) -> String {
     let Entry { network, container_id, ifname, .. } = &known.entry;
     let mut command = format!("cnimble del {network} --container-id {container_id}");
     if ifname != INTERFACE {
@@ -249,12 +249,18 @@ pub(super) fn del_command(known: &Known) -> String {
 }
 
 /// Returns whether the network has leases of host-local.
-fn is_of_leases(known: &Known) -> bool {
+fn is_of_leases(known: &JudgedEntry) -> bool {
     let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
     plugins.iter().any(config::is_used_by)
 }
 
-fn finding(kind: Kind, sandbox: &Sandbox, entries: &[&Known], why: String, remedy: &'static str) -> Finding {
+fn finding(
+    kind: FindingKind,
+    sandbox: &Sandbox,
+    entries: &[&JudgedEntry],
+    why: String,
+    remedy: &'static str,
+) -> Finding {
     let mut subject = Subject { container_id: Some(sandbox.id.clone()), ..Subject::default() };
     if let Some(known) = entries.first() {
         let attachment = Attachment { container_id: sandbox.id.clone(), ifname: known.entry.ifname.clone() };
@@ -268,7 +274,7 @@ fn finding(kind: Kind, sandbox: &Sandbox, entries: &[&Known], why: String, remed
         doubt: None,
         passing: false,
         remedy,
-        action: Action::Runtime,
+        action: FindingRepair::Runtime,
     }
 }
 

@@ -3,9 +3,9 @@
 use cnimble_cni::Error;
 use cnimble_liveness::Sight;
 use cnimble_netlink::nft::Nft;
-use cnimble_rules::survey::{self, Named, Trace};
+use cnimble_rules::survey::{self, OwnerHint, Trace};
 
-use super::{Action, Finding, Kind, Subject, orphaned};
+use super::{Finding, FindingKind, FindingRepair, Subject, orphaned};
 
 /// Returns the findings about packet rules whose pod is dead or in doubt.
 pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
@@ -13,14 +13,14 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
     for trace in &sight.traces {
         let Some((why, doubt)) = orphaned(&sight.judge(trace)) else { continue };
         findings.push(Finding {
-            kind: Kind::Rules,
+            kind: FindingKind::Rules,
             what: trace.what.clone(),
             subject: subject(trace),
             why,
             doubt,
             passing: false,
             remedy: "remove it, and the sets and chains that are unused without it",
-            action: Action::Rules(Box::new(trace.clone())),
+            action: FindingRepair::Rules(Box::new(trace.clone())),
         });
     }
     findings
@@ -30,20 +30,20 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
 pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
     let idle = survey::idle(nft)?;
     Ok((!idle.is_empty()).then(|| Finding {
-        kind: Kind::EmptyRules,
+        kind: FindingKind::EmptyRules,
         what: idle.join("; "),
         subject: Subject::default(),
         why: "no rule of a pod uses them".to_owned(),
         doubt: None,
         passing: false,
         remedy: "remove them; the next pod makes them again",
-        action: Action::EmptyRules,
+        action: FindingRepair::EmptyRules,
     }))
 }
 
 fn subject(trace: &Trace) -> Subject {
     match &trace.named {
-        Named::Container { network, id } => {
+        OwnerHint::Container { network, id } => {
             Subject { network: network.clone(), container_id: Some(id.clone()), ifname: None }
         }
         _ => trace.comment().map(names).unwrap_or_default(),

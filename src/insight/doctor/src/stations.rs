@@ -13,7 +13,7 @@ use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
 use cnimble_trace::{Flow, Outcome, Protocol, Sender, Way};
 
-use super::{Finding, Kind};
+use super::{Finding, FindingKind};
 
 /// A pod whose packets are stopped on the node. The other pods of its network have the same way.
 #[derive(Debug, Clone)]
@@ -25,7 +25,8 @@ pub struct Stopped {
 }
 
 /// The kinds of findings that say already what a network's pods lack on the way.
-const SAME_FAULTS: [Kind; 3] = [Kind::HostState, Kind::PodState, Kind::MissingRules];
+const SAME_FAULTS: [FindingKind; 3] =
+    [FindingKind::HostState, FindingKind::PodState, FindingKind::MissingRules];
 
 /// The stations that the warnings about packet rules name already.
 const OTHER_WARNINGS: [&str; 2] = ["forward", "forwarding"];

@@ -9,7 +9,7 @@ use std::path::Path;
 use cnimble_cni::Error;
 use cnimble_cni::capability::PortMapping;
 use cnimble_liveness::Verdict;
-use cnimble_liveness::cache_entries::{Known, published_ports};
+use cnimble_liveness::cache_entries::{JudgedEntry, published_ports};
 use cnimble_liveness::node::Node;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
@@ -27,8 +27,9 @@ const FULL: u64 = 95;
 
 /// Returns the warnings as texts. A text about what can't be read goes to `unchecked`.
 pub(super) fn warnings(node: &Node, unchecked: &mut Vec<String>) -> Vec<String> {
-    let living: Vec<&Known> = node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
-    let mut published: Vec<(&Known, Vec<PortMapping>)> =
+    let living: Vec<&JudgedEntry> =
+        node.entries.iter().filter(|known| known.verdict == Verdict::Lives).collect();
+    let mut published: Vec<(&JudgedEntry, Vec<PortMapping>)> =
         living.iter().map(|known| (*known, published_ports(&known.entry))).collect();
     published.retain(|(_, ports)| !ports.is_empty());
     let mut warnings = listeners(&published, unchecked);
@@ -71,7 +72,10 @@ impl Needs {
 }
 
 /// Returns the needs of each network. `published` are the pods with published ports, out of `living`.
-fn networks(living: &[&Known], published: &[(&Known, Vec<PortMapping>)]) -> BTreeMap<String, Needs> {
+fn networks(
+    living: &[&JudgedEntry],
+    published: &[(&JudgedEntry, Vec<PortMapping>)],
+) -> BTreeMap<String, Needs> {
     let mut networks = BTreeMap::<String, Needs>::new();
     for known in living {
         let Ok(list) = known.entry.network_list() else { continue };
@@ -99,7 +103,7 @@ fn named(networks: &BTreeMap<String, Needs>, holds: impl Fn(&Needs) -> bool) -> 
 
 /// Returns warnings about processes that listen on published ports. A text about the listeners that can't be read goes
 /// to `unchecked`.
-fn listeners(published: &[(&Known, Vec<PortMapping>)], unchecked: &mut Vec<String>) -> Vec<String> {
+fn listeners(published: &[(&JudgedEntry, Vec<PortMapping>)], unchecked: &mut Vec<String>) -> Vec<String> {
     let mut warnings = Vec::new();
     for (known, ports) in published {
         let result = known.entry.cni_result().ok().flatten().unwrap_or_default();

@@ -16,7 +16,7 @@ const LIST_KEYS: [&str; 7] =
 
 /// A plugin that a file names.
 #[derive(Debug, Clone)]
-pub struct Named {
+pub struct NamedPlugin {
     pub name: String,
     /// Whether its keys are known here.
     pub known: bool,
@@ -27,17 +27,17 @@ pub struct Named {
 }
 
 /// Returns the plugins that the file names, in its order, each followed by its IPAM plugin.
-pub fn named(document: &Document) -> Vec<Named> {
+pub fn named(document: &Document) -> Vec<NamedPlugin> {
     let mut all = Vec::new();
     for (n, entry) in entries(document).iter().enumerate() {
         let of = (n, entry.node.range.clone());
         let known = entry.shape.is_some();
         let name = entry.plugin.to_owned();
-        all.push(Named { name, known, place: entry.place.clone(), entry: of.clone() });
+        all.push(NamedPlugin { name, known, place: entry.place.clone(), entry: of.clone() });
         let ipam = entry.node.path(&["ipam", "type"]);
         if let Some((ipam, name)) = ipam.and_then(|node| Some((node, node.text()?))) {
             let known = page(name).is_some();
-            all.push(Named { name: name.to_owned(), known, place: ipam.range.clone(), entry: of });
+            all.push(NamedPlugin { name: name.to_owned(), known, place: ipam.range.clone(), entry: of });
         }
     }
     all

@@ -13,7 +13,7 @@ use super::{Verdict, data_dirs};
 
 /// An entry of a result cache with its verdict.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct JudgedEntry {
     pub entry: Entry,
     pub verdict: Verdict,
     /// Whether the entry's cache is judged, so that its dead entries may be removed. Entries of other caches are only
@@ -23,7 +23,7 @@ pub struct Known {
     pub cache: PathBuf,
 }
 
-impl Known {
+impl JudgedEntry {
     /// Returns the attachment with its network, by the names in the entry.
     pub fn owner(&self) -> Owner {
         owner_of(&self.entry)
@@ -40,7 +40,7 @@ impl Known {
         CniResult::from_value(self.entry.result.as_ref()?, version, "").ok()
     }
 
-    /// Returns the addresses in the result of ADD. The list is empty if [`Known::result`] is `None`.
+    /// Returns the addresses in the result of ADD. The list is empty if [`JudgedEntry::result`] is `None`.
     pub fn addrs(&self) -> Vec<IpAddr> {
         self.result().map(|result| result.ips.iter().map(|ip| ip.address.ip()).collect()).unwrap_or_default()
     }
@@ -97,10 +97,10 @@ fn find_name<'a>(args: &'a [(String, String)], wanted: &str) -> Option<&'a str> 
 }
 
 /// Reads the entries of a cache. Every verdict is [`Verdict::Lives`] until `judge` replaces it.
-pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<Known>, Error> {
+pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<JudgedEntry>, Error> {
     // An unreadable cache is an error, because attachments without their entries would look dead.
     let entries = cache.list().map_err(|err| failed(&err))?;
-    let known = entries.into_iter().map(|entry| Known {
+    let known = entries.into_iter().map(|entry| JudgedEntry {
         entry,
         verdict: Verdict::Lives,
         own,

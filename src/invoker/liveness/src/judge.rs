@@ -12,7 +12,7 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_rules::objects::pair;
 use cnimble_rules::survey::{self, Trace};
 
-use super::cache_entries::{self, Known};
+use super::cache_entries::{self, JudgedEntry};
 use super::leases::{JudgedLease, JudgedLeases, Network};
 use super::node::{LivingAttachment, LivingAttachments, Node};
 use super::{Evidence, Verdict, inside, namespaces, young};
@@ -33,7 +33,7 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
     // The evidence for their owners is read afterwards.
     let listed = evidence.runtime.as_ref().map(|runtime| runtime.sandboxes()).transpose()?;
     let paths = entries.iter().filter_map(|known| known.entry.namespace()).map(PathBuf::from);
-    let of_entries = entries.iter().flat_map(Known::addrs);
+    let of_entries = entries.iter().flat_map(JudgedEntry::addrs);
     let of_leases = leases.all().filter_map(|(_, lease)| Some(lease.held.as_ref()?.0));
     let of_traces = traces.iter().flat_map(|trace| trace.addrs.iter().copied());
     let judged = of_entries.chain(of_leases).chain(of_traces).collect();
@@ -85,7 +85,7 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
 
 /// Returns the entries of the judged caches whose namespace has their interface. An entry that can't be checked is left
 /// out. The result is not enough to remove anything.
-pub(super) fn attached(evidence: &Evidence) -> Result<Vec<Known>, Error> {
+pub(super) fn attached(evidence: &Evidence) -> Result<Vec<JudgedEntry>, Error> {
     let mut host = Netlink::open()?;
     let mut attached = Vec::new();
     for cache in evidence.judged() {
@@ -138,7 +138,7 @@ fn judge_all(leases: &mut JudgedLeases, evidence: &Evidence, node: &Node) -> Vec
 
 /// Judges a cache entry by its namespace and interface, then by links, the runtime's list and its addresses. The
 /// addresses count only against entries that were judged before: see [`read_node`].
-fn entry(known: &Known, node: &Node, host: &mut Netlink) -> Verdict {
+fn entry(known: &JudgedEntry, node: &Node, host: &mut Netlink) -> Verdict {
     let path = known.entry.namespace();
     let ns = match path.map(namespaces::namespace).transpose() {
         Ok(ns) => ns.flatten(),

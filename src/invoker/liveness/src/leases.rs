@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use cnimble_cni::Error;
 use cnimble_leases::boot::{self, Boot};
 use cnimble_leases::holder::Holder;
-use cnimble_leases::store::{Directory, Found, Identity, StoreError};
+use cnimble_leases::store::{Directory, Identity, LeaseFile, StoreError};
 use cnimble_leases::{INDEX, address, is_temporary};
 
-use super::cache_entries::Known;
+use super::cache_entries::JudgedEntry;
 use super::{Evidence, Verdict};
 
 /// The lease directory of one network.
@@ -68,9 +68,9 @@ impl JudgedLeases {
     ///
     /// # Errors
     /// Fails if a directory exists and can't be found or listed, because its leases are evidence.
-    pub(super) fn read(evidence: &Evidence, entries: &[Known]) -> Result<Self, Error> {
+    pub(super) fn read(evidence: &Evidence, entries: &[JudgedEntry]) -> Result<Self, Error> {
         let mut dirs: BTreeSet<PathBuf> = evidence.data_dirs.iter().cloned().collect();
-        dirs.extend(entries.iter().flat_map(Known::data_dirs));
+        dirs.extend(entries.iter().flat_map(JudgedEntry::data_dirs));
         let mut real = BTreeSet::new();
         for dir in dirs {
             match dir.canonicalize() {
@@ -149,7 +149,7 @@ fn lease(
         return Ok(found.map(|found| JudgedLease { path, held: None, found, before_boot: false, verdict }));
     }
     let Some(ip) = address(name) else { return Ok(None) };
-    let lease = dir.inspect(name, boot)?.map(|Found { owner, identity, before_boot }| JudgedLease {
+    let lease = dir.inspect(name, boot)?.map(|LeaseFile { owner, identity, before_boot }| JudgedLease {
         path,
         held: Some((ip, owner)),
         found: identity,

@@ -39,7 +39,7 @@ use cnimble_netlink::nft::Nft;
 use cnimble_rules::survey::{self, Trace};
 use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR};
 
-use cache_entries::Known;
+use cache_entries::JudgedEntry;
 use node::Node;
 
 pub use cnimble_leases::config::data_dirs;
@@ -129,7 +129,7 @@ impl Node {
     }
 }
 
-impl Known {
+impl JudgedEntry {
     /// Returns the entries of the judged caches whose namespace exists and has their interface. Unlike [`Node::look`]
     /// it reads no other namespace. An entry that can't be checked is left out.
     ///

@@ -12,7 +12,7 @@ use cnimble_rules::survey;
 use cnimble_runtime::Entry;
 
 use super::Verdict;
-use super::cache_entries::Known;
+use super::cache_entries::JudgedEntry;
 use super::leases::JudgedLeases;
 use super::runtime::Sandbox;
 
@@ -87,7 +87,7 @@ pub struct Node {
     /// Why some namespaces could not be read. While there is a reason, no missing address makes an orphan.
     pub blind: Vec<String>,
     /// The cache entries with their verdicts.
-    pub entries: Vec<Known>,
+    pub entries: Vec<JudgedEntry>,
     /// Whether any of the caches exists.
     pub(super) has_cache: bool,
     /// The leases with their verdicts.
@@ -211,7 +211,7 @@ impl Node {
     /// must not be removed on behalf of this entry.
     pub fn is_anothers(&self, entry: &Entry) -> bool {
         let cache = PathBuf::new();
-        let known = Known { entry: entry.clone(), verdict: Verdict::Lives, own: true, cache };
+        let known = JudgedEntry { entry: entry.clone(), verdict: Verdict::Lives, own: true, cache };
         known.addrs().into_iter().any(|ip| self.is_held(ip) || self.place_of(ip).is_some())
     }
 

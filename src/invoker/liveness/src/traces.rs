@@ -11,7 +11,7 @@ use cnimble_netlink::arp::Asking;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{IfPresent as _, Netlink, neigh};
-use cnimble_rules::survey::{self, Contested, Named, Trace};
+use cnimble_rules::survey::{self, Contested, OwnerHint, Trace};
 
 use super::node::Node;
 use super::{Sight, Verdict};
@@ -47,7 +47,7 @@ impl Sight {
 /// - no interface has the address that the mapping leads to, and nothing answers for it. A virtual machine in a pod can
 ///   have an address that no interface has.
 fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict>, Error> {
-    let Named::Comment(comment) = &trace.named else { return Ok(None) };
+    let OwnerHint::Comment(comment) = &trace.named else { return Ok(None) };
     let is_known = survey::tag(comment).is_none_or(|tag| node.lives_surely(tag));
     if is_known || node.is_listed_in(comment) {
         return Ok(None);
@@ -123,7 +123,7 @@ fn answers_solicitations(host: &mut Netlink, link: &Link, address: IpAddr) -> Re
 /// Judges a packet rule by its comment, container, link or address, whichever it names.
 pub fn judge(node: &Node, trace: &Trace) -> Verdict {
     match &trace.named {
-        Named::Comment(comment) => match survey::tag(comment) {
+        OwnerHint::Comment(comment) => match survey::tag(comment) {
             // An element without a tag in our table is another program's.
             None => Verdict::Lives,
             Some(tag) if node.has_tag(tag) || node.is_listed_in(comment) => Verdict::Lives,
@@ -131,14 +131,16 @@ pub fn judge(node: &Node, trace: &Trace) -> Verdict {
                 node.by_addresses(&trace.addrs, "nothing that was read shows that its pod lives".to_owned())
             }
         },
-        Named::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => Verdict::Lives,
-        Named::Container { .. } => node.by_container(
+        OwnerHint::Container { id, .. } if node.has_container(id) || node.is_listed(id, true) => {
+            Verdict::Lives
+        }
+        OwnerHint::Container { .. } => node.by_container(
             &trace.addrs,
             "no record and no lease that was read shows that its container lives".to_owned(),
         ),
-        Named::Link(name) => by_link(node, trace, name),
+        OwnerHint::Link(name) => by_link(node, trace, name),
         // The rules name no owner, and serve any pod with the address.
-        Named::Nothing => {
+        OwnerHint::Nothing => {
             if trace.addrs.iter().any(|ip| node.is_held(*ip) || node.place_of(*ip).is_some()) {
                 Verdict::Lives
             } else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use cnimble_netlink::Netlink;
-use cnimble_netlink::packet::{Kind, Socket};
+use cnimble_netlink::packet::{Socket, SocketPurpose};
 use cnimble_os::files::begun;
 use cnimble_tests::traffic::{Server, tcp, tcp_is_shut};
 use cnimble_tests::{Outcome, Pod, need, need_go, plugin_dir};
@@ -257,7 +257,7 @@ fn a_port_whose_ipv6_address_answers_stays() {
 /// Answers ARP requests for an address that no interface has, as a virtual machine does.
 fn answer_arp(link: &str, address: Ipv4Addr, stop: &AtomicBool) {
     let found = Netlink::open().unwrap().find_link(link).unwrap().unwrap();
-    let (socket, mac) = (Socket::open(Kind::Arp, found.index).unwrap(), found.mac.unwrap());
+    let (socket, mac) = (Socket::open(SocketPurpose::Arp, found.index).unwrap(), found.mac.unwrap());
     let mut buffer = [0; 64];
     while !stop.load(Ordering::Relaxed) {
         match socket.receive(&mut buffer) {

@@ -12,7 +12,7 @@ const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
 fn protocol() -> Dhcp4 {
     let own = vec![(code::CLIENT_ID, b"\0id".to_vec())];
-    Dhcp4::new(Identity { mac: MAC, broadcast: false, own, request: vec![1, 3] })
+    Dhcp4::new(ClientIdentity { mac: MAC, broadcast: false, own, request: vec![1, 3] })
 }
 
 fn client() -> Client<Dhcp4> {
@@ -25,7 +25,7 @@ fn says(
     kind: Type,
     server: Ipv4Addr,
     address: Ipv4Addr,
-) -> Vec<Action<Dhcp4>> {
+) -> Vec<ClientAction<Dhcp4>> {
     let lease = 100_u32.to_be_bytes();
     let options = [
         (code::SERVER, &server.octets()[..]),
@@ -36,7 +36,7 @@ fn says(
     client.answer(now, SERVER_MAC, &Answer::parse(&bytes, MAC).unwrap())
 }
 
-fn words(actions: &[Action<Dhcp4>]) -> Vec<String> {
+fn words(actions: &[ClientAction<Dhcp4>]) -> Vec<String> {
     client::tests::words(actions, |question| {
         let to = if question.to == To::Everybody { "all" } else { "server" };
         format!("{} from {} to {to}", question.kind.word(), question.address)
@@ -60,7 +60,7 @@ fn a_client_gets_a_lease_and_releases_it() {
     assert!(!client.listens() && client.next() == 50_001);
     let (address, release) = client.release(9).unwrap();
     assert_eq!(address, ADDRESS);
-    assert_eq!(words(&[Action::Send(release)]), ["RELEASE from 10.1.2.50 to server"]);
+    assert_eq!(words(&[ClientAction::Send(release)]), ["RELEASE from 10.1.2.50 to server"]);
     assert!(client.release(9).is_none());
 }
 
@@ -186,7 +186,7 @@ fn an_expired_lease_is_lost_and_requested_again() {
     assert_eq!(sent.last().unwrap(), "lost 10.1.2.50: it has expired");
     let again = client.tick(client.next());
     assert_eq!(words(&again), ["DISCOVER from 0.0.0.0 to all"]);
-    let Action::Send(question) = &again[0] else { panic!("{again:?}") };
+    let ClientAction::Send(question) = &again[0] else { panic!("{again:?}") };
     assert!(question.options.contains(&(code::REQUESTED_ADDRESS, ADDRESS.octets().to_vec())));
 }
 

@@ -8,8 +8,8 @@ use crate::v6::message::{Answer, code};
 const OTHER: &[u8] = b"\0\x03other";
 const ANOTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x60);
 
-fn identity() -> Identity {
-    Identity { duid: DUID.to_vec(), iaid: IAID }
+fn identity() -> ClientIdentity {
+    ClientIdentity { duid: DUID.to_vec(), iaid: IAID }
 }
 
 fn client() -> Client<Dhcp6> {
@@ -22,7 +22,7 @@ fn says(
     kind: Type,
     server: &[u8],
     options: &[Vec<u8>],
-) -> Vec<Action<Dhcp6>> {
+) -> Vec<ClientAction<Dhcp6>> {
     let bytes = message(kind, client.protocol.xid, server, options);
     client.answer(now, &Answer::parse(&bytes, DUID, IAID).unwrap())
 }
@@ -36,7 +36,7 @@ fn preference(of: u8) -> Vec<u8> {
     with(code::PREFERENCE, &[of])
 }
 
-fn words(actions: &[Action<Dhcp6>]) -> Vec<String> {
+fn words(actions: &[ClientAction<Dhcp6>]) -> Vec<String> {
     client::tests::words(actions, |question| {
         let to = match &question.server {
             Some(server) if server == SERVER => "server",
@@ -72,7 +72,7 @@ fn a_client_gets_a_lease_and_releases_it() {
     assert_eq!(client.next(), 50_000);
     let (address, released) = client.release(10).unwrap();
     assert_eq!(address, ADDRESS);
-    assert_eq!(words(&[Action::Send(released)]), ["Release fd00::50 to server"]);
+    assert_eq!(words(&[ClientAction::Send(released)]), ["Release fd00::50 to server"]);
     assert!(client.lease.is_none() && client.release(11).is_none());
 }
 
@@ -116,7 +116,7 @@ fn messages_of_another_exchange_are_ignored() {
     assert!(client.answer(1, &Answer::parse(&bytes, DUID, IAID).unwrap()).is_empty());
     assert!(says(&mut client, 1, Type::Reply, OTHER, &[gives(ADDRESS)]).is_empty(), "another server");
     assert!(says(&mut client, 1, Type::Advertise, SERVER, &[gives(ADDRESS)]).is_empty());
-    assert!(matches!(client.state, State::Acquiring(Step::Requesting { .. })), "{client:?}");
+    assert!(matches!(client.state, ClientState::Acquiring(Step::Requesting { .. })), "{client:?}");
     says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
     // The second answer has no effect.
     assert!(says(&mut client, 2, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());
@@ -133,9 +133,9 @@ fn a_silent_server_is_given_up_after_its_advertise() {
 #[test]
 fn repeated_messages_have_an_elapsed_time() {
     let mut client = client();
-    let Action::Send(first) = client.tick(0).remove(0) else { panic!() };
+    let ClientAction::Send(first) = client.tick(0).remove(0) else { panic!() };
     let then = client.next();
-    let Action::Send(again) = client.tick(then).remove(0) else { panic!() };
+    let ClientAction::Send(again) = client.tick(then).remove(0) else { panic!() };
     assert_eq!((first.elapsed, u64::from(again.elapsed)), (0, then / 10));
     assert_eq!(first.xid, again.xid);
     assert!(first.xid < 1 << 24);

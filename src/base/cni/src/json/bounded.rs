@@ -71,11 +71,12 @@ pub(crate) trait Lists {
 #[derive(Clone, Copy)]
 pub(super) struct Read<'a> {
     budget: &'a Budget,
-    place: Place<'a>,
+    place: Position<'a>,
 }
 
+/// The position of a value, which decides whether a list is taken out.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum Position<'a> {
     Document(&'a dyn Lists),
     Long(&'a dyn Lists, &'a str),
     Plain,
@@ -84,7 +85,7 @@ enum Place<'a> {
 impl<'a> Read<'a> {
     /// Reads a document. A list that is taken out is replaced by a list with its number.
     pub(super) fn document(budget: &'a Budget, lists: Option<&'a dyn Lists>) -> Self {
-        Read { budget, place: lists.map_or(Place::Plain, Place::Document) }
+        Read { budget, place: lists.map_or(Position::Plain, Position::Document) }
     }
 }
 
@@ -128,8 +129,8 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let plain = Read { place: Place::Plain, ..self };
-        if let Place::Long(lists, key) = self.place {
+        let plain = Read { place: Position::Plain, ..self };
+        if let Position::Long(lists, key) = self.place {
             let number = lists.begin(key);
             loop {
                 let (memory, text) = (self.budget.memory.get(), self.budget.text.get());
@@ -160,8 +161,8 @@ impl<'de> Visitor<'de> for Read<'_> {
             }
             entries += 1;
             let place = match self.place {
-                Place::Document(lists) if lists.takes_out(&key) => Place::Long(lists, &key),
-                _ => Place::Plain,
+                Position::Document(lists) if lists.takes_out(&key) => Position::Long(lists, &key),
+                _ => Position::Plain,
             };
             let value = map.next_value_seed(Read { place, ..self })?;
             object.insert(key, value);

@@ -44,7 +44,8 @@ fn the_kernel_sends_only_what_is_asked_for() {
         assert_eq!(messages(&mut netlink, addr::query(last)), netlink.addrs(last).unwrap().len());
         let neighbours = messages(&mut netlink, neigh::query(last));
         assert!(neighbours < 10, "{neighbours} neighbours of one link");
-        let routes = route_read::query(AddressFamily::Inet, &route_read::Wanted { index: last, table: 254 });
+        let routes =
+            route_read::query(AddressFamily::Inet, &route_read::RouteSelector { index: last, table: 254 });
         assert_eq!(messages(&mut netlink, routes), 1);
     });
 }

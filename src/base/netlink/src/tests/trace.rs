@@ -12,7 +12,7 @@ use crate::link::{Change, Link, Mac, NewVeth, add_veth, set};
 use crate::lookup::{Packet, RouteKind};
 use crate::neigh::Resolution;
 use crate::nft::{Batch, Expr, Family, Hook, HookPoint, Meta, Nft, REG1, Table, TraceMonitor, Verdict};
-use crate::packet::{Direction, Kind, Pattern, Socket};
+use crate::packet::{Direction, Pattern, Socket, SocketPurpose};
 use crate::policy::RuleAction;
 use crate::port_state::PortState;
 use crate::raw::{RawSocket, Transport};
@@ -165,8 +165,9 @@ fn a_capture_sees_the_packet_alone_and_a_trace_the_rule_that_drops_it() {
         tracer.trace_packets("test-trace", &[condition]).unwrap();
         assert!(rules.has_table(Table::new(Family::Inet, "test-trace")).unwrap());
 
-        let outside = Socket::open(Kind::Ip(Pattern::Tcp(7)), link.index).unwrap();
-        let inside = pod.enter(|| Socket::open(Kind::Ip(Pattern::Tcp(7)), e0.index)).unwrap().unwrap();
+        let outside = Socket::open(SocketPurpose::Ip(Pattern::Tcp(7)), link.index).unwrap();
+        let inside =
+            pod.enter(|| Socket::open(SocketPurpose::Ip(Pattern::Tcp(7)), e0.index)).unwrap().unwrap();
         let raw = pod.enter(|| RawSocket::open(Transport::Tcp, true)).unwrap().unwrap();
         raw.send(&syn(8), ip("10.1.0.1")).unwrap();
         raw.send(&syn(7), ip("10.1.0.1")).unwrap();

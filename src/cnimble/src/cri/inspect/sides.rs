@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use cnimble_cri::SandboxStatus;
 use cnimble_doctor::tree::{Pod, Tree};
 use cnimble_liveness::Sight;
-use cnimble_liveness::cache_entries::Known;
+use cnimble_liveness::cache_entries::JudgedEntry;
 use cnimble_netlink::{self as netlink, NetNs, Netlink};
 
 use crate::style::joined;
@@ -72,7 +72,7 @@ impl Sides {
     pub(super) fn of(status: &SandboxStatus, sight: &Sight, tree: &Tree) -> Self {
         let id = &status.sandbox.id;
         let of_sandbox = sight.node.entries.iter().filter(|known| known.entry.container_id == *id);
-        let entries: Vec<&Known> = of_sandbox.filter(|known| known.entry.ifname != "lo").collect();
+        let entries: Vec<&JudgedEntry> = of_sandbox.filter(|known| known.entry.ifname != "lo").collect();
         let cached = entries.first().and_then(|known| known.entry.namespace()).map(PathBuf::from);
         let path = status.netns.clone().or(cached.clone()).filter(|_| !status.host_network);
         let (there, interfaces) = look(path.as_deref());
@@ -122,7 +122,7 @@ fn shown(path: &Option<PathBuf>) -> Option<String> {
 
 /// Returns what a ready pod should have but lacks: a cache entry, its interfaces, and the addresses of the runtime and
 /// the cache.
-fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]) -> Vec<String> {
+fn expected(status: &SandboxStatus, entries: &[&JudgedEntry], interfaces: &[Interface]) -> Vec<String> {
     let kernel: BTreeSet<IpAddr> =
         interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
     let mut missing = Vec::new();
@@ -148,7 +148,7 @@ fn expected(status: &SandboxStatus, entries: &[&Known], interfaces: &[Interface]
 }
 
 /// Returns the network's name with its plugins.
-fn network(known: &Known) -> String {
+fn network(known: &JudgedEntry) -> String {
     let plugins = known.entry.network_list().map(|list| list.plugins).unwrap_or_default();
     let types: Vec<String> = plugins.into_iter().map(|plugin| plugin.plugin_type).collect();
     format!("{} ({})", known.entry.network, types.join(" "))

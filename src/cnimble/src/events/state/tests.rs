@@ -10,14 +10,18 @@ fn owner(network: &str, container_id: &str, ifname: &str) -> Owner {
 }
 
 struct Follower {
-    state: State,
+    state: KnownAttachments,
     now: Instant,
     owner: Owner,
 }
 
 impl Follower {
     fn new() -> Self {
-        Follower { state: State::default(), now: Instant::now(), owner: owner("net", "pod", "eth0") }
+        Follower {
+            state: KnownAttachments::default(),
+            now: Instant::now(),
+            owner: owner("net", "pod", "eth0"),
+        }
     }
 
     fn later(&mut self) -> &mut Self {
@@ -174,7 +178,7 @@ fn without_a_cache_only_the_end_is_told() {
 
 #[test]
 fn memory_has_a_bound() {
-    let (mut state, now) = (State::default(), Instant::now());
+    let (mut state, now) = (KnownAttachments::default(), Instant::now());
     for number in 0..MOST as u32 + 10 {
         state.link(now, number, &owner("net", &number.to_string(), "eth0").comment());
     }

@@ -19,7 +19,7 @@ use rustix::fs::{FileType, OFlags, RawDir};
 
 use cnimble_os::files::IfPresent as _;
 
-use super::reading::{Found, Lease, Leases};
+use super::reading::{Lease, LeaseFile, Leases};
 use super::{Result, StoreError, last_name};
 use crate::boot::Boot;
 use crate::files::{self, Entry, Identity};
@@ -138,9 +138,9 @@ impl Directory {
 
     /// Reads a lease with what tells it from a later file of the same name. Returns `None` if it is gone. An entry that
     /// can't be read has an unknown owner, and counts as one of this boot.
-    pub fn inspect(&self, name: &str, boot: &Boot) -> Result<Option<Found>> {
+    pub fn inspect(&self, name: &str, boot: &Boot) -> Result<Option<LeaseFile>> {
         let Some(identity) = self.identity(name)? else { return Ok(None) };
-        let unknown = Found { owner: Holder::Unknown, identity, before_boot: false };
+        let unknown = LeaseFile { owner: Holder::Unknown, identity, before_boot: false };
         let file = match files::open_regular(self.fd(), name) {
             Ok(Entry::Regular(file)) => file,
             Ok(Entry::Absent) => return Ok(None),
@@ -149,7 +149,7 @@ impl Directory {
         let Ok(Entry::Regular(bytes)) = files::read_open(&file) else { return Ok(Some(unknown)) };
         let identity = fstat(&file).map_err(|err| self.failed("reading", name, err))?;
         let (owner, before_boot) = (Holder::parse(&bytes), boot.is_after(&file));
-        Ok(Some(Found { owner, identity: Identity::of(&identity), before_boot }))
+        Ok(Some(LeaseFile { owner, identity: Identity::of(&identity), before_boot }))
     }
 
     /// Returns the identity of a file, which a later file of the same name doesn't have. `None` if it is gone.

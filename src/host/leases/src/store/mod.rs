@@ -27,7 +27,7 @@ use crate::{INDEX, KEPT, files, index, is_temporary};
 pub use directory::{Directory, probe_writing};
 pub use error::StoreError;
 pub use locking::Noted;
-pub use reading::{Found, Lease, Leases};
+pub use reading::{Lease, LeaseFile, Leases};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 

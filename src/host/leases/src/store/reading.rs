@@ -18,7 +18,7 @@ pub struct Lease {
 
 /// A lease file that was looked at by itself.
 #[derive(Debug)]
-pub struct Found {
+pub struct LeaseFile {
     pub owner: Holder,
     pub identity: Identity,
     /// Whether it was made before this boot, so that it protects nobody.

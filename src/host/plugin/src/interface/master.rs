@@ -11,7 +11,7 @@ use super::check;
 
 /// The master in a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MasterSelector {
     /// The name of the link. `None` stands for the link of the default route.
     pub name: Option<String>,
     /// Whether the master is in the pod (`linkInContainer`).
@@ -27,10 +27,10 @@ pub struct Master {
     pub(super) in_pod: bool,
 }
 
-impl Wanted {
+impl MasterSelector {
     /// Reads the key `master`, which may be empty. Fails with code 7 if no interface can have the name.
     pub fn read(name: &str) -> Result<Self, Error> {
-        Ok(Wanted { name: super::named("master", name)?, in_pod: false })
+        Ok(MasterSelector { name: super::named("master", name)?, in_pod: false })
     }
 
     fn place(&self) -> &'static str {

@@ -188,7 +188,12 @@ fn read_rp_filter(name: &str) -> String {
 }
 
 /// CHECK: the shim is up, with a route to each address of the pod. A repair makes it again.
-pub(super) fn check(call: &Call, shim: Shim, master: &master::Wanted, prev: &CniResult) -> Result<(), Error> {
+pub(super) fn check(
+    call: &Call,
+    shim: Shim,
+    master: &master::MasterSelector,
+    prev: &CniResult,
+) -> Result<(), Error> {
     let (owner, ours) = (call.owner(), check::of_this_interface(call, prev));
     let told = prev.interfaces.iter().find(|told| told.name == call.ifname && told.sandbox == call.netns);
     let pod = told.and_then(|told| Mac::parse(&told.mac));

@@ -17,7 +17,7 @@ use crate::{Call, Command, Place, Plugin, Role, delegate};
 pub struct Upper {
     pub kind: Kind,
     /// The master, or `None` for a kind without one.
-    pub master: Option<master::Wanted>,
+    pub master: Option<master::MasterSelector>,
     /// The MTU in bytes, or `None` for the master's.
     pub mtu: Option<u32>,
     /// Whether the MTU may be larger than the master's.

@@ -20,7 +20,7 @@ pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> 
 }
 
 /// What one listing of all sets of a part has found.
-struct Look {
+struct SetListing {
     /// The elements whose comment matches.
     found: Vec<Placed>,
     /// The sets without elements that are not fixed. A DEL that was killed has left them.
@@ -29,7 +29,7 @@ struct Look {
     only_empty_sets: bool,
 }
 
-fn list_part<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Look> {
+fn list_part<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<SetListing> {
     let (mut found, mut empty, mut any) = (Vec::new(), Vec::new(), false);
     let sets = our_sets::<L>(nft)?;
     for set in &sets {
@@ -41,7 +41,7 @@ fn list_part<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result
         let matching = elements.into_iter().filter(|element| matches(&element.comment));
         found.extend(matching.map(|element| Placed { set: set.clone(), element }));
     }
-    Ok(Look { found, empty, only_empty_sets: !sets.is_empty() && !any })
+    Ok(SetListing { found, empty, only_empty_sets: !sets.is_empty() && !any })
 }
 
 /// The number of attempts for one batch of deletions. There are many, because the kernel refuses a batch of an old
@@ -108,7 +108,7 @@ pub(crate) fn remove<L: Layout>(nft: &mut Nft, owner: &Owner, hints: &[Placed]) 
     if hints.is_empty() || found.len() < hints.len() {
         // Hashed once: this may look at thousands.
         let tag = owner.tag();
-        Look { found, empty, only_empty_sets } = list_part::<L>(nft, |comment| tag_of(comment) == tag)?;
+        SetListing { found, empty, only_empty_sets } = list_part::<L>(nft, |comment| tag_of(comment) == tag)?;
     }
     delete_seen::<L>(nft, &found, generation)?;
     // A DEL that was killed may have left empty sets.
@@ -166,7 +166,7 @@ pub(crate) fn gc<L: Layout>(nft: &mut Nft, network: &str, valid: &[Attachment]) 
     }
     let is_stale = stale(network, valid);
     let generation = nft.told_generation();
-    let Look { found: stale, empty, only_empty_sets } = list_part::<L>(nft, is_stale)?;
+    let SetListing { found: stale, empty, only_empty_sets } = list_part::<L>(nft, is_stale)?;
     delete_seen::<L>(nft, &stale, generation)?;
     if !stale.is_empty() || !empty.is_empty() || only_empty_sets {
         drop_all_unused::<L>(nft)?;

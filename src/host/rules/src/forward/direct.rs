@@ -15,7 +15,7 @@ use cnimble_netlink::nft::{Batch, Expr, Family, Nft, REG1, Rule, Verdict};
 use cnimble_cni::Error;
 
 use super::isolation::STAGE2;
-use super::table::{FORWARD, PODS, Plan, STAGE1, TO_ADMIN, TO_PODS, filter};
+use super::table::{FORWARD, PODS, RestoreLines, STAGE1, TO_ADMIN, TO_PODS, filter};
 use super::{Forward, Policy, table};
 use crate::retry::remove_rules;
 use crate::undo::undone;
@@ -82,7 +82,7 @@ pub(super) fn add(
     family: Family,
     forward: &Forward,
     addrs: &[IpAddr],
-) -> Result<Option<Plan>, Error> {
+) -> Result<Option<RestoreLines>, Error> {
     if !is_possible(family, forward, addrs) {
         return Ok(None);
     }
@@ -99,7 +99,7 @@ pub(super) fn add(
             Ok(()) => {
                 let lines = addrs.iter().flat_map(|ip| table::pod_rules(*ip));
                 let rules = lines.map(|rule| format!("-A {rule}")).collect();
-                return Ok(Some(Plan { rules, ..Plan::default() }));
+                return Ok(Some(RestoreLines { rules, ..RestoreLines::default() }));
             }
             Err(err) if err.is(Errno::ERESTART) => {}
             Err(err) => {

@@ -17,7 +17,7 @@ use cnimble_cni::Error;
 use cnimble_netlink::nft::{Chain, Family, Nft};
 use cnimble_netlink::{self as netlink, IfPresent as _};
 
-use super::table::{FORWARD, PODS, Plan, Saved, TO_ADMIN, TO_PODS, commented, filter};
+use super::table::{FORWARD, PODS, RestoreLines, Saved, TO_ADMIN, TO_PODS, commented, filter};
 use super::walk::{Pods, Way};
 use super::{Forward, direct, isolation, others};
 use crate::failures::UNSUPPORTED;
@@ -39,8 +39,8 @@ fn to_admin(chain: &str) -> String {
 /// A missing jump is inserted in front of all rules of its chain. In `FORWARD` the jump to the policies must be the
 /// first, because a packet that `CNI-FORWARD` accepts meets no later rule. So a new jump to `CNI-FORWARD` moves it,
 /// too.
-fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> Plan {
-    let mut plan = Plan::default();
+fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> RestoreLines {
+    let mut plan = RestoreLines::default();
     if !addrs.is_empty() {
         for chain in [PODS, forward.admin.chain()] {
             if !saved.has_chain(chain) {
@@ -204,8 +204,8 @@ fn reverse(lines: &[String]) -> Vec<String> {
 }
 
 /// Takes a plan back. Rules that were [`kept`](Plan::kept) stay. Shared chains stay if others use them by now.
-fn take_back(variant: Variant, family: Family, plan: &Plan) -> Result<(), Error> {
-    let Plan { shared, policy, rules, .. } = plan;
+fn take_back(variant: Variant, family: Family, plan: &RestoreLines) -> Result<(), Error> {
+    let RestoreLines { shared, policy, rules, .. } = plan;
     let mut outcome = Ok(());
     for lines in [reverse(rules), reverse(policy)].into_iter().filter(|lines| !lines.is_empty()) {
         outcome = outcome.and(restore(variant, family, &lines));

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Verdict};
 
-use super::table::{FORWARD, Plan, STAGE1, Saved, commented, filter, uncommented};
+use super::table::{FORWARD, RestoreLines, STAGE1, Saved, commented, filter, uncommented};
 use super::{Forward, Policy, Unused, nftables};
 use crate::retry::ATTEMPTS;
 use crate::xtables;
@@ -68,7 +68,7 @@ fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
 }
 
 /// Adds to a plan what the bridge's policy needs, and the deletion of its other rules.
-pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut Plan) {
+pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut RestoreLines) {
     let mut wanted = Vec::new();
     if forward.policy != Policy::Open {
         for chain in [STAGE1, STAGE2] {
@@ -262,9 +262,9 @@ pub(super) fn remove_legacy(unused: Unused<'_>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn planned(saved: &str, policy: Policy) -> Plan {
+    fn planned(saved: &str, policy: Policy) -> RestoreLines {
         let forward = Forward { policy, interfaces: vec!["br0".into()], ..Forward::default() };
-        let mut made = Plan::default();
+        let mut made = RestoreLines::default();
         plan(&Saved::new(saved), &forward, &mut made);
         made
     }

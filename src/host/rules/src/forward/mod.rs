@@ -42,7 +42,7 @@ pub use super::undo::Applied;
 use super::undo::undone;
 use super::{command, xtables};
 use nftables::{Forwarding, When};
-use others::Found;
+use others::FilterContent;
 use walk::{Pods, Way};
 
 /// The packet filter that lets pods' traffic pass.
@@ -171,8 +171,8 @@ pub fn choose(configured: Option<Backend>, admin: &Admin, nft: &mut Nft) -> Resu
         return Ok(Chosen::assuming_iptables(Backend::Firewalld));
     }
     let found = others::look_at_all(nft)?;
-    if !admin.needs_iptables() && found < Found::Rules {
-        return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > Found::Nothing });
+    if !admin.needs_iptables() && found < FilterContent::Rules {
+        return Ok(Chosen { backend: Backend::Nftables, has_iptables: found > FilterContent::Nothing });
     }
     if command::installed() {
         return Ok(Chosen::assuming_iptables(Backend::Iptables));

@@ -25,7 +25,7 @@ fn is_foreign(rule: &Rule) -> bool {
 
 /// What iptables has in its table `filter`. A later one needs more care and is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Found {
+pub(super) enum FilterContent {
     /// There is no such table.
     Nothing,
     /// There is a table, but nothing in `FORWARD` concerns pods, except policies of bridges.
@@ -35,8 +35,8 @@ pub(super) enum Found {
 }
 
 /// Looks at both families and both variants, and returns the greatest result.
-pub(super) fn look_at_all(nft: &mut Nft) -> Result<Found, Error> {
-    let mut found = Found::Nothing;
+pub(super) fn look_at_all(nft: &mut Nft) -> Result<FilterContent, Error> {
+    let mut found = FilterContent::Nothing;
     for family in xtables::FAMILIES {
         found = found.max(of_family(nft, family)?);
     }
@@ -44,31 +44,31 @@ pub(super) fn look_at_all(nft: &mut Nft) -> Result<Found, Error> {
 }
 
 /// Looks at both variants of one family.
-pub(super) fn of_family(nft: &mut Nft, family: Family) -> Result<Found, Error> {
-    let found = if nft.is_supported()? { in_nf_tables(nft, family)? } else { Found::Nothing };
-    if found == Found::Rules {
+pub(super) fn of_family(nft: &mut Nft, family: Family) -> Result<FilterContent, Error> {
+    let found = if nft.is_supported()? { in_nf_tables(nft, family)? } else { FilterContent::Nothing };
+    if found == FilterContent::Rules {
         return Ok(found);
     }
     Ok(match xtables::legacy_table(family, "filter")? {
-        Some(saved) if is_taken(&saved) => Found::Rules,
-        Some(_) => Found::Harmless,
+        Some(saved) if is_taken(&saved) => FilterContent::Rules,
+        Some(_) => FilterContent::Harmless,
         None => found,
     })
 }
 
-fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<Found, Error> {
+fn in_nf_tables(nft: &mut Nft, family: Family) -> Result<FilterContent, Error> {
     let table = filter(family);
     if !nft.has_table(table)? {
-        return Ok(Found::Nothing);
+        return Ok(FilterContent::Nothing);
     }
     let any = nft.drops_by_policy(table.chain(FORWARD))?
         || nft.rules_until(table.chain(FORWARD), is_foreign)?.iter().any(is_foreign)
         || nft.has_chain(table.chain(PODS))?
         || nft.has_chain(table.chain(ADMIN))?;
-    Ok(if any { Found::Rules } else { Found::Harmless })
+    Ok(if any { FilterContent::Rules } else { FilterContent::Harmless })
 }
 
-/// Returns whether a saved legacy table is [`Found::Rules`].
+/// Returns whether a saved legacy table is [`FilterContent::Rules`].
 fn is_taken(saved: &str) -> bool {
     xtables::drops(saved, FORWARD)
         || xtables::rules_in(saved).iter().any(|rule| {

@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Code, Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
 
-use super::others::{self, Found};
+use super::others::{self, FilterContent};
 use super::table::{PODS, filter};
 use super::{Applied, Forward, iptables, verify};
 use crate::failures::{Failures, has_nf_tables, not_available};
@@ -21,7 +21,7 @@ use crate::{command, xtables};
 fn needed(nft: &mut Nft) -> Result<Vec<Family>, Error> {
     let mut families = Vec::new();
     for family in xtables::FAMILIES {
-        if others::of_family(nft, family)? == Found::Rules {
+        if others::of_family(nft, family)? == FilterContent::Rules {
             families.push(family);
         }
     }

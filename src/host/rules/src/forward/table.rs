@@ -91,7 +91,7 @@ pub(super) fn uncommented(rule: &str) -> String {
 
 /// Lines for `iptables-restore` that add what is missing.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct RestoreLines {
     /// The chains and jumps that pods share. An undo removes them only if they are unused.
     pub(super) shared: Vec<String>,
     /// The rules of the bridge's policy to add, and outdated ones to delete.
@@ -105,7 +105,7 @@ pub(super) struct Plan {
     pub(super) incomplete: Option<String>,
 }
 
-impl Plan {
+impl RestoreLines {
     /// Notes a line for CHECK, unless there is one already.
     pub(super) fn lacks(&mut self, line: &str) {
         self.incomplete.get_or_insert_with(|| line.to_owned());

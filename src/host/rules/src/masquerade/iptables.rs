@@ -82,13 +82,13 @@ pub(super) fn is_whole(owner: &Owner, addr: &IpNetwork, translation: &Translatio
 
 /// A rule without an action, and what to do with it.
 struct Line {
-    place: Place,
+    place: RulePosition,
     rule: String,
 }
 
 /// The place of a rule in its chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RulePosition {
     First,
     Last,
     /// The rule must be removed: an earlier ADD of the container made it with another translation.
@@ -101,22 +101,22 @@ impl Line {
         // iptables-save prints no destination if it is every address, and the lines are compared with its output.
         let to =
             if net.prefix() == 0 { String::new() } else { format!("-d {}/{} ", net.network(), net.prefix()) };
-        Line { place: Place::First, rule: format!("{chain} {to}{comment} -j ACCEPT") }
+        Line { place: RulePosition::First, rule: format!("{chain} {to}{comment} -j ACCEPT") }
     }
 
     /// Returns the line of `iptables-restore` that puts the rule in its place.
     fn add(&self) -> String {
         let action = match self.place {
-            Place::First => 'I',
-            Place::Last => 'A',
-            Place::Nowhere => 'D',
+            RulePosition::First => 'I',
+            RulePosition::Last => 'A',
+            RulePosition::Nowhere => 'D',
         };
         format!("-{action} {}", self.rule)
     }
 
     /// Returns the line that takes [`add`](Self::add) back.
     fn delete(&self) -> String {
-        format!("-{} {}", if self.place == Place::Nowhere { 'A' } else { 'D' }, self.rule)
+        format!("-{} {}", if self.place == RulePosition::Nowhere { 'A' } else { 'D' }, self.rule)
     }
 }
 
@@ -140,12 +140,12 @@ impl Rules {
             None => "MASQUERADE".to_owned(),
         };
         let translate = format!("{chain} ! -d {multicast} {comment} -j {target}");
-        let mut lines = vec![Line { place: Place::Last, rule: translate }];
+        let mut lines = vec![Line { place: RulePosition::Last, rule: translate }];
         lines.extend(translation.excluded(v4).map(|net| Line::accept(&chain, net, &comment)));
         for addr in addrs {
             lines.push(Line::accept(&chain, addr, &comment));
             let rule = format!("POSTROUTING -s {}/{host} {comment} -j {chain}", addr.ip());
-            lines.push(Line { place: Place::Last, rule });
+            lines.push(Line { place: RulePosition::Last, rule });
         }
         Rules { chain, lines }
     }
@@ -176,7 +176,7 @@ impl Rules {
             rule.starts_with(&translates) && !self.lines.iter().any(|line| line.rule == **rule)
         });
         let mut missing: Vec<Line> =
-            others.map(|rule| Line { place: Place::Nowhere, rule: (*rule).to_owned() }).collect();
+            others.map(|rule| Line { place: RulePosition::Nowhere, rule: (*rule).to_owned() }).collect();
         missing.extend(self.lines.into_iter().filter(|line| !saved.contains(&line.rule.as_str())));
         Some(missing)
     }
@@ -187,13 +187,13 @@ impl Rules {
 pub(crate) fn fuzz(text: &str, owner: &Owner, addr: IpNetwork) {
     let plain = super::translation::PLAIN;
     let Some(mut missing) = Rules::new(owner, Family::Ipv4, &[&addr], plain).missing(text) else { return };
-    missing.retain(|line| line.place != Place::Nowhere);
+    missing.retain(|line| line.place != RulePosition::Nowhere);
     let lines = missing.iter().map(|line| format!("\n-A {}", line.rule));
     let text = lines.fold(text.to_owned(), |text, line| text + &line);
     assert!(
         Rules::new(owner, Family::Ipv4, &[&addr], plain)
             .missing(&text)
-            .is_some_and(|missing| { missing.iter().all(|line| line.place == Place::Nowhere) }),
+            .is_some_and(|missing| { missing.iter().all(|line| line.place == RulePosition::Nowhere) }),
         "{text}"
     );
 }

@@ -18,7 +18,7 @@ use crate::go_chains::DNAT;
 use crate::xtables::{self, in_chain, legacy_rules, nat};
 
 /// A rule that takes packets of a wanted port.
-struct Found {
+struct TakenPort {
     mapping: Mapping,
     holder: Holder,
     place: String,
@@ -38,7 +38,7 @@ pub(super) fn refuse(
     is_gone: IsGone<'_>,
 ) -> Result<HasOwn, Refused> {
     let mut has_own = HasOwn::default();
-    while let Some(Found { mapping, holder, place }) = find(nft, owner, forward, &mut has_own)? {
+    while let Some(TakenPort { mapping, holder, place }) = find(nft, owner, forward, &mut has_own)? {
         if !is_gone(&holder) {
             let by = format!("{holder}, by {place}, in the form of the Go plugins");
             return Err(Refused::Taken(refusal(&format!("host port {}", mapping.port_text()), &by)));
@@ -110,7 +110,7 @@ fn find(
     owner: &Owner,
     forward: &Forward,
     has_own: &mut HasOwn,
-) -> Result<Option<Found>, Refused> {
+) -> Result<Option<TakenPort>, Refused> {
     let nf_tables = nft.tables().default_for(&UNSUPPORTED).map_err(Refused::Kernel)?;
     for (ipv4, family) in [(true, Family::Ipv4), (false, Family::Ipv6)] {
         let wanted: Vec<Mapping> =
@@ -142,7 +142,7 @@ fn in_chains(
     family: Family,
     wanted: &[Mapping],
     has_own: &mut HasOwn,
-) -> cnimble_netlink::Result<Option<Found>> {
+) -> cnimble_netlink::Result<Option<TakenPort>> {
     for jump in nft.rules(nat(family), Some(DNAT.parent))? {
         let Some(chain) = jump.target().filter(|chain| DNAT.has(chain)) else {
             continue;
@@ -157,7 +157,7 @@ fn in_chains(
         let rules = nft.rules(nat(family), Some(&chain))?;
         if let Some(mapping) = taken(rules.iter(), wanted) {
             let place = format!("chain {chain} in iptables' table nat");
-            return Ok(Some(Found { mapping, holder, place }));
+            return Ok(Some(TakenPort { mapping, holder, place }));
         }
     }
     Ok(None)
@@ -169,7 +169,7 @@ fn in_go_table(
     table: Table<'_>,
     wanted: &[Mapping],
     has_own: &mut HasOwn,
-) -> cnimble_netlink::Result<Option<Found>> {
+) -> cnimble_netlink::Result<Option<TakenPort>> {
     for rule in nft.rules(table, None)? {
         let holder = Holder { network: None, container: rule.comment.clone(), tag: None };
         let maps = reference::GO_CHAINS.contains(&rule.chain.as_str()) && rule.has("nat");
@@ -178,13 +178,17 @@ fn in_go_table(
             continue;
         }
         if let Some(mapping) = taken(std::iter::once(&rule), wanted) {
-            return Ok(Some(Found { mapping, holder, place: format!("chain {}", table.chain(&rule.chain)) }));
+            return Ok(Some(TakenPort {
+                mapping,
+                holder,
+                place: format!("chain {}", table.chain(&rule.chain)),
+            }));
         }
     }
     Ok(None)
 }
 
-fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping], has_own: &mut HasOwn) -> Option<Found> {
+fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping], has_own: &mut HasOwn) -> Option<TakenPort> {
     for jump in rules.iter().filter(|rule| in_chain(rule, DNAT.parent)) {
         let chain = jump.rsplit(' ').next().filter(|chain| DNAT.has(chain));
         let holder = reference::holder(&jump.replace("\\\"", "\""));
@@ -197,7 +201,7 @@ fn in_legacy(rules: &[String], owner: &Owner, wanted: &[Mapping], has_own: &mut 
         for to in ours {
             if let Some(mapping) = wanted.iter().find(|mapping| takes(&to, mapping)) {
                 let place = format!("chain {chain} in iptables' legacy table nat");
-                return Some(Found { mapping: *mapping, holder, place });
+                return Some(TakenPort { mapping: *mapping, holder, place });
             }
         }
     }

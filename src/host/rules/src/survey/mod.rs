@@ -31,10 +31,10 @@ pub struct Trace {
     /// What it is and where, for people.
     pub what: String,
     /// What it tells of its owner.
-    pub named: Named,
+    pub named: OwnerHint,
     /// The pod's addresses in it, if it has any.
     pub addrs: Vec<IpAddr>,
-    place: Place,
+    place: TracePlace,
 }
 
 /// A port that leads to two containers.
@@ -50,7 +50,7 @@ pub struct Contested {
 
 /// What a trace tells of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
+pub enum OwnerHint {
     /// The comment, which [`Owner::comment`](cnimble_cni::Owner::comment) has made.
     Comment(String),
     /// The container, and its network unless the Go plugins left it out.
@@ -63,9 +63,9 @@ pub enum Named {
 }
 
 #[derive(Debug, Clone)]
-enum Place {
+enum TracePlace {
     Element(Part, Placed),
-    Reference(reference::Place),
+    Reference(reference::ReferencePlace),
 }
 
 /// The parts of our tables. Each has a layout, which [`operations`](Self::operations) makes callable.
@@ -178,11 +178,11 @@ fn of_element(part: Part, placed: Placed) -> Trace {
     Trace {
         what: format!("element {} of set {}", element.key, part.operations().table.set(&placed.set)),
         named: match link {
-            Some(link) => Named::Link(link),
-            None => Named::Comment(element.comment.clone()),
+            Some(link) => OwnerHint::Link(link),
+            None => OwnerHint::Comment(element.comment.clone()),
         },
         addrs,
-        place: Place::Element(part, placed),
+        place: TracePlace::Element(part, placed),
     }
 }
 
@@ -190,8 +190,8 @@ impl Trace {
     /// Returns the comment of an element of our tables, or `None` for anything in the form of the Go plugins.
     pub fn comment(&self) -> Option<&str> {
         match &self.place {
-            Place::Element(_, placed) => Some(&placed.element.comment),
-            Place::Reference(_) => None,
+            TracePlace::Element(_, placed) => Some(&placed.element.comment),
+            TracePlace::Reference(_) => None,
         }
     }
 
@@ -202,14 +202,14 @@ impl Trace {
 
     /// Returns whether it is our rules in iptables that let published ports of a pod pass (`acceptPublished`).
     pub fn is_of_published_ports(&self) -> bool {
-        matches!(self.place, Place::Reference(reference::Place::Published { .. }))
+        matches!(self.place, TracePlace::Reference(reference::ReferencePlace::Published { .. }))
     }
 
     /// Returns the element and its part, or `None` if it is none.
     pub(super) fn element(&self) -> Option<(Part, &Placed)> {
         match &self.place {
-            Place::Element(part, placed) => Some((*part, placed)),
-            Place::Reference(_) => None,
+            TracePlace::Element(part, placed) => Some((*part, placed)),
+            TracePlace::Reference(_) => None,
         }
     }
 
@@ -217,7 +217,7 @@ impl Trace {
     /// well. Returns `None` for anything else, and if packets surely meet these rules first, because then there is no
     /// contest.
     pub fn contested_port(&self, nft: &mut Nft) -> Result<Option<Contested>, Error> {
-        let Place::Element(Part::Portmap, placed) = &self.place else { return Ok(None) };
+        let TracePlace::Element(Part::Portmap, placed) = &self.place else { return Ok(None) };
         let Some(owner) = Owner::named(&placed.element.comment) else { return Ok(None) };
         if portmap::nftables::runs_after_go(nft)? {
             return Ok(None);
@@ -234,17 +234,17 @@ impl Trace {
 
     /// Returns whether it belongs to a bridge and to no pod, as an `ingressPolicy` does.
     pub fn is_of_bridge(&self) -> bool {
-        matches!(&self.place, Place::Element(Part::Forward, placed) if forwarding::bridge(placed).is_some())
+        matches!(&self.place, TracePlace::Element(Part::Forward, placed) if forwarding::bridge(placed).is_some())
     }
 
     /// Removes it. An element is removed only if it has not changed since, with the sets and chains that are unused
     /// without it.
     pub fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match &self.place {
-            Place::Element(part, placed) => {
+            TracePlace::Element(part, placed) => {
                 Ok((part.operations().forget)(nft, std::slice::from_ref(placed))?)
             }
-            Place::Reference(place) => place.remove(nft),
+            TracePlace::Reference(place) => place.remove(nft),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use cnimble_cni::{Error, owner};
 use cnimble_netlink::nft::{Family, Nft, Rule, Table};
 
-use super::{Named, Trace};
+use super::{OwnerHint, Trace};
 use crate::forward::{self, published};
 use crate::go_chains::{DNAT, GoChains, MASQUERADE, OLD_SNAT, names_in};
 use crate::masquerade::reference as masquerade;
@@ -16,7 +16,7 @@ use crate::xtables::{self, FAMILIES, in_chain, legacy_rules, legacy_rules_of, na
 
 /// The place of a trace, as far as its removal needs it.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum ReferencePlace {
     /// A container's chain in the table `nat` of iptables, with the jumps of `parent` to it.
     Chain { variant: Variant, family: Family, parent: &'static str, chain: String },
     /// Such a chain without a jump to it, in the nf_tables variant.
@@ -33,26 +33,28 @@ pub(super) enum Place {
     Published { comment: String },
 }
 
-impl Place {
+impl ReferencePlace {
     /// Removes it. Nothing tells whether it has changed since it was found.
     pub(super) fn remove(&self, nft: &mut Nft) -> Result<(), Error> {
         match self {
-            Place::Chain { variant: Variant::NfTables, family, parent, chain } => {
+            ReferencePlace::Chain { variant: Variant::NfTables, family, parent, chain } => {
                 Ok(xtables::remove_chains(nft, nat(*family), parent, &[chain])?)
             }
-            Place::Chain { variant: Variant::Legacy, parent, chain, .. } => {
+            ReferencePlace::Chain { variant: Variant::Legacy, parent, chain, .. } => {
                 xtables::remove_legacy_chain(parent, chain)
             }
-            Place::Unused { family, chain } => Ok(xtables::remove_unused_chain(nft, *family, chain)?),
-            Place::Masquerade { tag } => {
+            ReferencePlace::Unused { family, chain } => {
+                Ok(xtables::remove_unused_chain(nft, *family, chain)?)
+            }
+            ReferencePlace::Masquerade { tag } => {
                 Ok(masquerade::remove_go_rules(nft, |comment| owner::tag_of(comment) == tag)?)
             }
-            Place::Hostport { family, id } => {
+            ReferencePlace::Hostport { family, id } => {
                 Ok(portmap::remove_go_rules(nft, Table::new(*family, portmap::GO_TABLE), id)?)
             }
-            Place::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
-            Place::Forward { ip } => forward::hand_over::take_back(nft, &[*ip]),
-            Place::Published { comment } => {
+            ReferencePlace::Spoof { chain } => Ok(reference_spoof::remove_chain(nft, chain)?),
+            ReferencePlace::Forward { ip } => forward::hand_over::take_back(nft, &[*ip]),
+            ReferencePlace::Published { comment } => {
                 let is_its = |other: &str| other == comment;
                 published::remove(nft, &is_its).and(published::remove_legacy(&is_its))
             }
@@ -99,8 +101,8 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
         for (table, chain) in reference_spoof::stale(nft)? {
             // The port is missing, so it doesn't matter whose it was.
             let what = format!("chain {chain} in table {table}");
-            let named = Named::Link(String::new());
-            traces.push(Trace { what, named, addrs: Vec::new(), place: of(Place::Spoof { chain }) });
+            let named = OwnerHint::Link(String::new());
+            traces.push(Trace { what, named, addrs: Vec::new(), place: of(ReferencePlace::Spoof { chain }) });
         }
     }
     Ok(())
@@ -147,14 +149,14 @@ pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
     rules.iter().for_each(|rule| drop((published::comment(rule), sources(rule))));
     let places = legacy_chains(Family::Ipv4, rules).into_iter().map(|trace| trace.place);
     let chains = places.filter_map(|place| match place {
-        super::Place::Reference(Place::Chain { parent, chain, .. }) => Some((parent, chain)),
+        super::TracePlace::Reference(ReferencePlace::Chain { parent, chain, .. }) => Some((parent, chain)),
         _ => None,
     });
     chains.collect()
 }
 
-fn of(place: Place) -> super::Place {
-    super::Place::Reference(place)
+fn of(place: ReferencePlace) -> super::TracePlace {
+    super::TracePlace::Reference(place)
 }
 
 /// Returns the containers' chains among jumps, each with its container. A jump has the chains from and to, the comment
@@ -173,9 +175,9 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
         .into_iter()
         .map(|((parent, chain), (network, id, addrs))| Trace {
             what: format!("chain {chain} in {version}' {tables} nat"),
-            named: Named::Container { network: Some(network), id },
+            named: OwnerHint::Container { network: Some(network), id },
             addrs,
-            place: of(Place::Chain { variant, family, parent, chain }),
+            place: of(ReferencePlace::Chain { variant, family, parent, chain }),
         })
         .collect()
 }
@@ -183,7 +185,7 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
 /// Returns the trace of an address that the plugin firewall lets pass.
 fn trace_address(ip: IpAddr) -> Trace {
     let what = format!("rules for {ip} in iptables' chain {}", forward::table::PODS);
-    Trace { what, named: Named::Nothing, addrs: vec![ip], place: of(Place::Forward { ip }) }
+    Trace { what, named: OwnerHint::Nothing, addrs: vec![ip], place: of(ReferencePlace::Forward { ip }) }
 }
 
 /// Returns the trace of our rules with this comment, which let published ports of the addresses pass.
@@ -192,8 +194,8 @@ fn trace_ports(comment: String, addrs: BTreeSet<IpAddr>) -> Trace {
     let texts: Vec<String> = addrs.iter().map(ToString::to_string).collect();
     let to = texts.join(" and ");
     let what = format!("rules for published ports of {to} in iptables' chain {}", forward::table::PODS);
-    let named = Named::Comment(comment.clone());
-    Trace { what, named, addrs, place: of(Place::Published { comment }) }
+    let named = OwnerHint::Comment(comment.clone());
+    Trace { what, named, addrs, place: of(ReferencePlace::Published { comment }) }
 }
 
 /// Returns the masquerading chains that have rules and no jump to them. The plugin first fills such a chain, and may be
@@ -206,9 +208,9 @@ fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> 
     let version = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     let traces = found.into_iter().map(|(chain, (network, id))| Trace {
         what: format!("chain {chain} in {version}' table nat, which nothing leads to"),
-        named: Named::Container { network: Some(network), id },
+        named: OwnerHint::Container { network: Some(network), id },
         addrs: Vec::new(),
-        place: of(Place::Unused { family, chain: chain.to_owned() }),
+        place: of(ReferencePlace::Unused { family, chain: chain.to_owned() }),
     });
     traces.collect()
 }
@@ -231,9 +233,9 @@ fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(
     for (id, addrs) in containers {
         traces.push(Trace {
             what: format!("port mappings in table {table}"),
-            named: Named::Container { network: None, id: id.clone() },
+            named: OwnerHint::Container { network: None, id: id.clone() },
             addrs,
-            place: of(Place::Hostport { family, id }),
+            place: of(ReferencePlace::Hostport { family, id }),
         });
     }
     Ok(())
@@ -250,9 +252,9 @@ fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
     for (tag, (comment, addrs)) in found {
         traces.push(Trace {
             what: "rules in table inet cni_plugins_masquerade".to_owned(),
-            named: Named::Comment(comment),
+            named: OwnerHint::Comment(comment),
             addrs,
-            place: of(Place::Masquerade { tag }),
+            place: of(ReferencePlace::Masquerade { tag }),
         });
     }
     Ok(())
@@ -301,7 +303,7 @@ mod tests {
         let chain = "CNI-0123456789abcdef01234567";
         let mut rules = vec![(chain, None, comment), (chain, None, comment), ("mine", None, comment)];
         let found = unused(Family::Ipv4, &rules);
-        let named = Named::Container { network: Some("n".to_owned()), id: "c1".to_owned() };
+        let named = OwnerHint::Container { network: Some("n".to_owned()), id: "c1".to_owned() };
         assert_eq!(found.iter().map(|trace| &trace.named).collect::<Vec<_>>(), [&named]);
         rules.push((MASQUERADE.parent, Some(chain.to_owned()), comment));
         assert!(unused(Family::Ipv4, &rules).is_empty());

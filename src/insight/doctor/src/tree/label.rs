@@ -5,7 +5,7 @@ use ipnetwork::IpNetwork;
 use cnimble_netlink::route::NewRoute;
 use cnimble_rules::objects::pair;
 
-use super::model::{HostLink, Network, Place, Pod, PodInterface};
+use super::model::{HostLink, Network, Pod, PodGroup, PodInterface};
 
 /// Returns the rows about a pod, each a heading with the lines under it. Empty rows are left out.
 pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
@@ -33,7 +33,7 @@ pub(super) fn rows(pod: &Pod) -> Vec<(&'static str, Vec<String>)> {
 
 /// Returns the text on the line to a pod: the host's end of its pair, or an interface on a link of the host. It returns
 /// `None` without either.
-pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
+pub(super) fn end(place: &PodGroup, pod: &Pod) -> Option<String> {
     match (&pod.link, &pod.interface) {
         (Some(end), _) => Some(named(end)),
         (None, Some(interface)) if place.link.is_some() => Some(kind(interface)),
@@ -42,7 +42,7 @@ pub(super) fn end(place: &Place, pod: &Pod) -> Option<String> {
 }
 
 /// Returns the texts on the lines to the pods of a place, and to its other ports.
-pub(super) fn ends(place: &Place) -> impl Iterator<Item = String> {
+pub(super) fn ends(place: &PodGroup) -> impl Iterator<Item = String> {
     let of_pods = place.pods.iter().map(|pod| end(place, pod).unwrap_or_default());
     of_pods.chain(place.others.iter().map(named))
 }
@@ -107,7 +107,7 @@ pub(super) fn network(network: &Network) -> String {
 }
 
 /// Returns the text in place of a bridge.
-pub(super) fn without_bridge(place: &Place) -> &'static str {
+pub(super) fn without_bridge(place: &PodGroup) -> &'static str {
     if place.pods.iter().any(|pod| pod.link.is_some()) {
         "on no bridge"
     } else {

@@ -11,8 +11,8 @@ mod svg;
 mod tests;
 mod text;
 
-pub use model::{HostLink, Network, Place, Pod, PodInterface, Port, State, Tree};
+pub use model::{HostLink, InterfaceState, Network, Pod, PodGroup, PodInterface, Port, Tree};
 pub use pods::{given_addresses, kubernetes_name};
 pub use read::{Notes, Sources, TreeError, natural, read};
 pub use svg::svg;
-pub use text::{Look, text};
+pub use text::{TextStyle, text};

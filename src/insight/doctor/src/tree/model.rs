@@ -25,13 +25,13 @@ pub struct Network {
     pub cni_version: Option<String>,
     pub plugins: Vec<String>,
     /// Bridges and masters by name, then all others.
-    pub places: Vec<Place>,
+    pub places: Vec<PodGroup>,
 }
 
 /// The pods on one bridge or master of the host, or those without either.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
+pub struct PodGroup {
     /// The bridge or the master. It is `None` for pods that the host routes, or that have no link on the host.
     pub link: Option<HostLink>,
     /// The policy of the bridge for incoming packets.
@@ -87,14 +87,14 @@ pub struct Pod {
     /// The routes over the interface, without those that the kernel adds for its addresses.
     pub routes: Vec<String>,
     pub rules: Vec<Effect>,
-    pub state: State,
+    pub state: InterfaceState,
     /// What is wrong with the pod.
     pub problem: Option<String>,
 }
 
 /// The state of the interface in the pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum State {
+pub enum InterfaceState {
     /// The interface is up, and so is its end on the host.
     Up,
     Down,
@@ -107,20 +107,20 @@ pub enum State {
     Unknown,
 }
 
-impl State {
+impl InterfaceState {
     /// Returns the word for people and for JSON.
     pub fn word(self) -> &'static str {
         match self {
-            State::Up => "up",
-            State::Down => "down",
-            State::NoInterface => "no-interface",
-            State::NoNamespace => "no-namespace",
-            State::Unknown => "unknown",
+            InterfaceState::Up => "up",
+            InterfaceState::Down => "down",
+            InterfaceState::NoInterface => "no-interface",
+            InterfaceState::NoNamespace => "no-namespace",
+            InterfaceState::Unknown => "unknown",
         }
     }
 }
 
-impl Serialize for State {
+impl Serialize for InterfaceState {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.word())
     }

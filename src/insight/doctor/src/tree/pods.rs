@@ -13,20 +13,20 @@ use cnimble_rules::objects::{device, pair};
 use cnimble_runtime::Entry;
 
 use super::label;
-use super::model::{Pod, PodInterface, State};
+use super::model::{InterfaceState, Pod, PodInterface};
 
 /// The scope RT_SCOPE_LINK (rtnetlink(7)).
 const SCOPE_LINK: u8 = 253;
 
 /// An owner. Its names may be cut, but the tag is complete.
-pub(super) struct Named {
+pub(super) struct TaggedOwner {
     pub(super) owner: Owner,
     pub(super) tag: String,
 }
 
 /// A pod with its place on the host.
 pub(super) struct Attached {
-    pub(super) owner: Named,
+    pub(super) owner: TaggedOwner,
     pub(super) pod: Pod,
     /// The index of the host's end.
     pub(super) host_index: Option<u32>,
@@ -65,11 +65,11 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
             }
             Err(err) if err.is_missing() && !Path::new(&path).exists() => {
                 pod.problem = Some("its namespace is gone".to_owned());
-                pod.state = State::NoNamespace;
+                pod.state = InterfaceState::NoNamespace;
             }
             Err(err) if err.is(nix::errno::Errno::ENODEV) => {
                 pod.problem = Some(format!("it has no interface {}", entry.ifname));
-                pod.state = State::NoInterface;
+                pod.state = InterfaceState::NoInterface;
             }
             Err(err) => pod.problem = Some(err.to_string()),
         },
@@ -84,7 +84,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
         pod.addresses = given_addresses(entry);
     }
     Attached {
-        owner: Named { owner, tag },
+        owner: TaggedOwner { owner, tag },
         pod,
         host_index,
         parent: above,
@@ -149,7 +149,7 @@ fn of_alias<'n>(
         None => pod.problem = Some("the cache doesn't know it, nor where its namespace is".to_owned()),
     }
     Some(Attached {
-        owner: Named { owner, tag: tag(link).to_owned() },
+        owner: TaggedOwner { owner, tag: tag(link).to_owned() },
         pod,
         host_index,
         parent: above,
@@ -215,7 +215,7 @@ impl Inside {
 
     /// Writes interface, addresses and routes into the pod.
     fn fill(self, pod: &mut Pod) {
-        pod.state = if self.link.up { State::Up } else { State::Down };
+        pod.state = if self.link.up { InterfaceState::Up } else { InterfaceState::Down };
         pod.interface = Some(PodInterface {
             kind: self.link.kind,
             settings: self.link.settings.map(|kind| kind.to_string()),

@@ -11,7 +11,7 @@ use cnimble_rules::listing::{self, Listed};
 use cnimble_rules::objects::bridge;
 use cnimble_runtime::{Cache, CacheError};
 
-use super::model::{HostLink, Network, Place, Pod, Port, State, Tree};
+use super::model::{HostLink, InterfaceState, Network, Pod, PodGroup, Port, Tree};
 use super::pods;
 
 /// The sources of a tree besides the kernel.
@@ -104,8 +104,8 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
         let link = link.and_then(|at| host.links.get(at)).cloned();
         let master = link.as_ref().and_then(|link| link.master).or(one.parent);
         if let Some(link) = &link {
-            if !link.up && one.pod.state == State::Up {
-                one.pod.state = State::Down;
+            if !link.up && one.pod.state == InterfaceState::Up {
+                one.pod.state = InterfaceState::Down;
             }
             one.pod.link = Some(host.describe(link, &mut tree.problems));
         }
@@ -174,7 +174,7 @@ impl Builder {
             let link = master.and_then(|index| host.at(index)).cloned();
             let policy =
                 link.as_ref().and_then(|link| policies.iter().find(|(bridge, _)| *bridge == link.name));
-            places.push(Place {
+            places.push(PodGroup {
                 policy: policy.map(|(_, policy)| policy.to_string()),
                 others: link.as_ref().map(|link| host.strangers(link.index, problems)).unwrap_or_default(),
                 link: link.map(|link| host.describe(&link, problems)),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::label;
-use super::model::{Network, Place, Pod, Tree};
+use super::model::{Network, Pod, PodGroup, Tree};
 
 /// Width of a letter and height of a line, at the sizes below.
 const LETTER: usize = 8;
@@ -98,7 +98,7 @@ impl Sheet {
     }
 
     /// Draws a bridge at the left, and its pods below each other at the right. Returns the lower and the right end.
-    fn place(&mut self, place: &Place, x: usize, y: usize) -> (usize, usize) {
+    fn place(&mut self, place: &PodGroup, x: usize, y: usize) -> (usize, usize) {
         let about = about(place);
         let width = widest(&about) * LETTER + 2 * PAD;
         let wire = label::ends(place).map(|label| length(&label)).max().unwrap_or(0) * LETTER + WIRE;
@@ -176,7 +176,7 @@ impl Sheet {
     }
 }
 
-fn about(place: &Place) -> Vec<(&'static str, String)> {
+fn about(place: &PodGroup) -> Vec<(&'static str, String)> {
     let Some(link) = &place.link else {
         return vec![("dim", label::without_bridge(place).to_owned())];
     };

@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use cnimble_rules::listing::Effect;
 
-use super::model::{HostLink, Network, Place, Pod, PodInterface, Port, State, Tree};
-use super::{Look, Notes, svg, text};
+use super::model::{HostLink, InterfaceState, Network, Pod, PodGroup, PodInterface, Port, Tree};
+use super::{Notes, TextStyle, svg, text};
 
 fn link(name: &str, kind: &str) -> HostLink {
     HostLink { name: name.into(), kind: kind.into(), mtu: 1500, up: true, ..HostLink::default() }
@@ -32,7 +32,7 @@ fn pod(number: u8) -> Pod {
                 port: 80,
             },
         ],
-        state: State::Up,
+        state: InterfaceState::Up,
         problem: None,
     }
 }
@@ -42,7 +42,7 @@ fn tree(pods: u8) -> Tree {
     bridge.addresses = vec!["10.1.0.1/24".into()];
     let mut uplink = link("eth1", "");
     uplink.port = Some(Port { hairpin: false, isolated: true });
-    let place = Place {
+    let place = PodGroup {
         link: Some(bridge),
         policy: Some("same-bridge".into()),
         pods: (1..=pods).map(pod).collect(),
@@ -76,11 +76,11 @@ mynet  CNI 1.0.0, bridge portmap, 2 pods
    │     problem  its namespace is gone
    └─ eth1 isolated    no pod on record
 ";
-    assert_eq!(text(&tree, Look::default()), drawn);
-    let ascii = text(&tree, Look { ascii: true, escape: "" });
+    assert_eq!(text(&tree, TextStyle::default()), drawn);
+    let ascii = text(&tree, TextStyle { ascii: true, escape: "" });
     assert!(ascii.is_ascii(), "{ascii}");
     assert!(ascii.contains("|- veth1         -- eth0  default/web-1\n"), "{ascii}");
-    let coloured = text(&tree, Look { ascii: false, escape: "\x1b" });
+    let coloured = text(&tree, TextStyle { ascii: false, escape: "\x1b" });
     assert!(coloured.contains("\x1b[1;31mits namespace is gone\x1b[0m"), "{coloured}");
 }
 
@@ -109,7 +109,7 @@ mynet  CNI 1.0.0, bridge portmap, 2 pods
          address  10.1.0.3/24
          route    default via 10.1.0.1
 ";
-    assert_eq!(text(&tree, Look::default()), drawn);
+    assert_eq!(text(&tree, TextStyle::default()), drawn);
     assert!(svg(&tree).contains(">macvlan mode bridge</text>"));
 }
 
@@ -118,7 +118,7 @@ fn an_interface_that_is_down_is_told() {
     let mut tree = tree(2);
     let pods = &mut tree.networks[0].places[0].pods;
     pods[0].interface.as_mut().unwrap().up = false;
-    let drawn = text(&tree, Look::default());
+    let drawn = text(&tree, TextStyle::default());
     assert!(drawn.contains("├─ veth1         ── eth0 down  default/web-1\n"), "{drawn}");
     assert!(drawn.contains("├─ veth2         ── eth0       default/web-2\n"), "{drawn}");
     assert!(svg(&tree).contains(">eth0 down</text>"));
@@ -145,13 +145,13 @@ fn a_part_of_the_picture_is_kept() {
 #[test]
 fn nothing_and_much_are_drawn() {
     assert_eq!(
-        text(&Tree::default(), Look::default()),
+        text(&Tree::default(), TextStyle::default()),
         "no usable networks; `cnimble networks` lists the faults of files\n"
     );
     assert!(svg(&Tree::default()).contains(">no usable networks</text>"));
     let many = tree(200);
     assert_eq!(many.attachments(), 200);
-    assert_eq!(text(&many, Look::default()).lines().count(), 2 + 200 * 5 + 1);
+    assert_eq!(text(&many, TextStyle::default()).lines().count(), 2 + 200 * 5 + 1);
     assert_eq!(svg(&many).matches("class=\"pod\"").count(), 200);
 }
 

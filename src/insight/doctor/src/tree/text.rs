@@ -1,11 +1,11 @@
 //! Draws the picture for a terminal.
 
 use super::label;
-use super::model::{Network, Place, Pod, Tree};
+use super::model::{Network, Pod, PodGroup, Tree};
 
 /// How the picture looks.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Look {
+pub struct TextStyle {
     pub ascii: bool,
     /// The beginning of the escape codes for colours, usually ESC. It is empty for no colours.
     pub escape: &'static str,
@@ -21,7 +21,7 @@ struct Strokes {
 const UNICODE: Strokes = Strokes { branch: "├─ ", last: "└─ ", trunk: "│  ", wire: "──" };
 const ASCII: Strokes = Strokes { branch: "|- ", last: "`- ", trunk: "|  ", wire: "--" };
 
-impl Look {
+impl TextStyle {
     fn strokes(self) -> &'static Strokes {
         if self.ascii { &ASCII } else { &UNICODE }
     }
@@ -57,7 +57,7 @@ struct Node {
 }
 
 /// Draws the tree, a line for each thing, with a newline at the end.
-pub fn text(tree: &Tree, look: Look) -> String {
+pub fn text(tree: &Tree, look: TextStyle) -> String {
     let mut out = String::new();
     for (index, network) in tree.networks.iter().enumerate() {
         if index > 0 {
@@ -80,7 +80,7 @@ pub fn text(tree: &Tree, look: Look) -> String {
 }
 
 /// Draws a node and what is below it. `first` is put before the node's own line, and `rest` before all others.
-fn draw(node: &Node, first: &str, rest: &str, look: Look, out: &mut String) {
+fn draw(node: &Node, first: &str, rest: &str, look: TextStyle, out: &mut String) {
     let strokes = look.strokes();
     // A name may contain a line end.
     let line = node.line.trim_end().replace('\n', "\\n");
@@ -101,13 +101,13 @@ fn draw(node: &Node, first: &str, rest: &str, look: Look, out: &mut String) {
     }
 }
 
-fn node_of_network(network: &Network, look: Look) -> Node {
+fn node_of_network(network: &Network, look: TextStyle) -> Node {
     let line = format!("{}  {}", look.bold(&network.name), label::network(network));
     let children = network.places.iter().map(|place| node_of_place(place, look)).collect();
     Node { line, children, ..Node::default() }
 }
 
-fn node_of_place(place: &Place, look: Look) -> Node {
+fn node_of_place(place: &PodGroup, look: TextStyle) -> Node {
     let mut words = match &place.link {
         Some(link) => {
             let mut words = vec![link.name.clone()];
@@ -138,7 +138,7 @@ fn node_of_place(place: &Place, look: Look) -> Node {
 }
 
 /// Returns the lines about a pod. A heading is beside the first of its lines only.
-fn rows(pod: &Pod, look: Look) -> Vec<String> {
+fn rows(pod: &Pod, look: TextStyle) -> Vec<String> {
     let rows = label::rows(pod);
     let width = rows.iter().map(|(heading, _)| heading.len()).max().unwrap_or(0);
     let lines = rows.iter().flat_map(|(heading, lines)| {

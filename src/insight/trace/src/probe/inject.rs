@@ -7,7 +7,7 @@
 use std::os::fd::AsFd;
 
 use cnimble_netlink::link::{self, Change, Mac, NewVeth};
-use cnimble_netlink::packet::{Kind, Socket};
+use cnimble_netlink::packet::{Socket, SocketPurpose};
 use cnimble_netlink::tc::{qdisc, redirect};
 use cnimble_netlink::{Error, NetNs, Netlink, sysctl};
 
@@ -58,7 +58,7 @@ impl Injector {
             let mut peer = Netlink::open()?;
             let end = peer.link(PEER)?;
             peer.execute(link::set(end.index, PEER, &up))?;
-            let opened = Socket::open(Kind::Ip(probe.pattern()), end.index);
+            let opened = Socket::open(SocketPurpose::Ip(probe.pattern()), end.index);
             opened.map_err(|err| Error::io("open a packet socket", &err))
         })??;
         let mac = host.link_at(index)?.mac.unwrap_or(Mac([0xff; 6]));

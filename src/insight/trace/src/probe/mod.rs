@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use cnimble_liveness::named::NamedPod;
 use cnimble_netlink::conntrack::{self, FirstPacket};
 use cnimble_netlink::nft::{DROPPING_CHAIN, Nft, TraceMonitor, TraceStep};
-use cnimble_netlink::packet::{Direction, Kind, Socket};
+use cnimble_netlink::packet::{Direction, Socket, SocketPurpose};
 use cnimble_netlink::raw::RawSocket;
 use cnimble_netlink::{Errno, Error, NetNs};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -217,7 +217,7 @@ fn watch(
 ) -> Result<Vec<Watched>, Error> {
     let mut watched = Vec::new();
     for tap in taps {
-        let open = || Socket::open(Kind::Ip(probe.pattern()), tap.index);
+        let open = || Socket::open(SocketPurpose::Ip(probe.pattern()), tap.index);
         let socket = match &tap.netns {
             None => open(),
             Some(netns) => NetNs::open(netns)?.enter(open)?,

@@ -14,7 +14,7 @@ use super::{LockError, holders};
 
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum LockMode {
     /// Shared with other processes.
     Shared,
     /// Exclusively, by one process.
@@ -59,7 +59,7 @@ impl FileLock {
     /// # Errors
     /// Fails with [`LockError::Busy`] if others hold it until the end of the wait, and if the file can't be opened or
     /// made.
-    pub async fn take(path: &Path, kind: Kind, wait: Wait<'_>) -> Result<Self, LockError> {
+    pub async fn take(path: &Path, kind: LockMode, wait: Wait<'_>) -> Result<Self, LockError> {
         let mut waiting = Waiting::new(wait);
         loop {
             match FileLock::attempt(path, kind)? {
@@ -70,10 +70,10 @@ impl FileLock {
     }
 
     /// Tries once to take the lock. Returns `None` if another process holds it.
-    pub(super) fn attempt(path: &Path, kind: Kind) -> Result<Option<Self>, LockError> {
+    pub(super) fn attempt(path: &Path, kind: LockMode) -> Result<Option<Self>, LockError> {
         let how = match kind {
-            Kind::Shared => FlockArg::LockSharedNonblock,
-            Kind::Alone => FlockArg::LockExclusiveNonblock,
+            LockMode::Shared => FlockArg::LockSharedNonblock,
+            LockMode::Alone => FlockArg::LockExclusiveNonblock,
         };
         loop {
             // The file is opened anew each time, because the last holder may have removed it.
@@ -223,7 +223,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    async fn take(path: &Path, kind: Kind, limit: Duration) -> Result<FileLock, LockError> {
+    async fn take(path: &Path, kind: LockMode, limit: Duration) -> Result<FileLock, LockError> {
         FileLock::take(path, kind, Wait::new("it", limit)).await
     }
 
@@ -231,14 +231,14 @@ mod tests {
     async fn one_or_many_and_no_file_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let first = take(&path, Kind::Shared, LIMIT).await.unwrap();
-        let second = take(&path, Kind::Shared, LIMIT).await.unwrap();
-        let busy = take(&path, Kind::Alone, Duration::ZERO).await.unwrap_err();
+        let first = take(&path, LockMode::Shared, LIMIT).await.unwrap();
+        let second = take(&path, LockMode::Shared, LIMIT).await.unwrap();
+        let busy = take(&path, LockMode::Alone, Duration::ZERO).await.unwrap_err();
         assert!(matches!(busy, LockError::Busy { .. }), "{busy}");
         drop((first, second));
-        let alone = take(&path, Kind::Alone, LIMIT).await.unwrap().vanishing();
-        assert!(take(&path, Kind::Shared, Duration::ZERO).await.is_err());
-        let waiting = take(&path, Kind::Alone, LIMIT);
+        let alone = take(&path, LockMode::Alone, LIMIT).await.unwrap().vanishing();
+        assert!(take(&path, LockMode::Shared, Duration::ZERO).await.is_err());
+        let waiting = take(&path, LockMode::Alone, LIMIT);
         let (next, ()) = tokio::join!(waiting, async { drop(alone) });
         assert!(path.exists());
         drop(next.unwrap().vanishing());
@@ -257,7 +257,7 @@ mod tests {
         std::fs::write(below.join("lock"), "").unwrap();
         std::fs::set_permissions(below.join("lock"), Permissions::from_mode(0o644)).unwrap();
         private_dir(&below).unwrap();
-        let _lock = take(&below.join("lock"), Kind::Alone, LIMIT).await.unwrap();
+        let _lock = take(&below.join("lock"), LockMode::Alone, LIMIT).await.unwrap();
         assert_eq!((mode(&below), mode(&below.join("lock"))), (0o700, 0o600));
         std::os::unix::fs::symlink(&below, dir.path().join("link")).unwrap();
         assert!(private_dir(&dir.path().join("link")).is_err());

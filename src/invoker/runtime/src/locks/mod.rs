@@ -34,7 +34,7 @@ use cnimble_cni::hash::sha512_hex;
 
 pub use error::LockError;
 #[doc(hidden)]
-pub use file::{FileLock, Kind, Wait, private_dir};
+pub use file::{FileLock, LockMode, Wait, private_dir};
 
 /// The usual directory of the locks of node and networks.
 pub const DEFAULT_DIR: &str = "/run/cnimble/locks";
@@ -86,7 +86,7 @@ impl Locks {
     /// # Errors
     /// Fails if a clean-up of the network did not end in time, or if the files can't be used for another reason.
     pub async fn shared(&self, network: &str) -> Result<Held, LockError> {
-        match self.take_both(network, Kind::Shared).await {
+        match self.take_both(network, LockMode::Shared).await {
             Err(LockError::File { doing, path, source }) if is_unmakable(&source) => {
                 log::warn!("{doing} {}: {source}; going on without a lock", path.display());
                 Ok(Held(Vec::new()))
@@ -100,7 +100,7 @@ impl Locks {
     /// # Errors
     /// Fails if other work on the network did not end in time, or if the files can't be used.
     pub async fn alone(&self, network: &str) -> Result<Held, LockError> {
-        self.take_both(network, Kind::Alone).await
+        self.take_both(network, LockMode::Alone).await
     }
 
     /// Takes the exclusive lock on all networks of the node, for cleaning up objects of an unknown network.
@@ -110,7 +110,7 @@ impl Locks {
     pub async fn node_alone(&self) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;
-        Ok(Held(vec![self.take("node", "this node's networks", Kind::Alone, end).await?]))
+        Ok(Held(vec![self.take("node", "this node's networks", LockMode::Alone, end).await?]))
     }
 
     /// Removes all lock files and the directory, and then releases `held`. The caller holds the node exclusively. A
@@ -124,17 +124,23 @@ impl Locks {
     }
 
     /// Takes the lock of the node, always shared, and then that of the network.
-    async fn take_both(&self, network: &str, kind: Kind) -> Result<Held, LockError> {
+    async fn take_both(&self, network: &str, kind: LockMode) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;
-        let node = self.take("node", "this node's networks", Kind::Shared, end).await?;
+        let node = self.take("node", "this node's networks", LockMode::Shared, end).await?;
         let what = format!("network {network}");
         let network = self.take(&format!("net-{}", file_name(network)), &what, kind, end).await?;
         Ok(Held(vec![network, node]))
     }
 
     /// Takes the lock in the file `name`, through its turnstile. `what` names the locked object in messages.
-    async fn take(&self, name: &str, what: &str, kind: Kind, end: Instant) -> Result<FileLock, LockError> {
+    async fn take(
+        &self,
+        name: &str,
+        what: &str,
+        kind: LockMode,
+        end: Instant,
+    ) -> Result<FileLock, LockError> {
         let turn = self.dir.join(format!("turn-{name}"));
         let wait = Wait { what, limit: self.limit, end };
         loop {

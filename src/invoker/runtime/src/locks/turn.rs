@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::LockError;
-use super::file::{FileLock, Kind, Wait, Waiting};
+use super::file::{FileLock, LockMode, Wait, Waiting};
 
 /// How long the turnstile stays closed, and then open. It is more than an ADD takes.
 const SLICE: Duration = Duration::from_secs(2);
@@ -17,7 +17,7 @@ const SLICE: Duration = Duration::from_secs(2);
 pub(super) async fn take_lock(
     path: &Path,
     turn: &Path,
-    kind: Kind,
+    kind: LockMode,
     wait: Wait<'_>,
 ) -> Result<FileLock, LockError> {
     let mut waiting = Waiting::new(wait);
@@ -25,19 +25,19 @@ pub(super) async fn take_lock(
     loop {
         let busy = match kind {
             // A shared holder passes the turnstile, and releases it at once.
-            Kind::Shared => match FileLock::attempt(turn, Kind::Shared)? {
+            LockMode::Shared => match FileLock::attempt(turn, LockMode::Shared)? {
                 Some(_passing) => match FileLock::attempt(path, kind)? {
                     Some(lock) => return Ok(lock),
                     None => path,
                 },
                 None => turn,
             },
-            Kind::Alone => {
+            LockMode::Alone => {
                 let closes = (waiting.lasted().as_millis() / SLICE.as_millis()).is_multiple_of(2);
                 if !closes {
                     closed = None;
                 } else if closed.is_none() {
-                    closed = FileLock::attempt(turn, Kind::Alone)?;
+                    closed = FileLock::attempt(turn, LockMode::Alone)?;
                 }
                 match FileLock::attempt(path, kind)? {
                     Some(lock) => return Ok(lock),
@@ -65,14 +65,14 @@ mod tests {
         // Each lets go and takes again without a pause, so that one is inside at every moment.
         let work = || async {
             while !done.get() {
-                let lock = take_lock(&path, &turn, Kind::Shared, Wait::new("it", LONG)).await;
+                let lock = take_lock(&path, &turn, LockMode::Shared, Wait::new("it", LONG)).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 drop(lock.unwrap());
             }
         };
         let cleaning = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            drop(take_lock(&path, &turn, Kind::Alone, Wait::new("it", LONG)).await.unwrap());
+            drop(take_lock(&path, &turn, LockMode::Alone, Wait::new("it", LONG)).await.unwrap());
             done.set(true);
         };
         tokio::join!(work(), work(), work(), cleaning);

@@ -17,14 +17,14 @@ pub(super) const PROBE: Duration = Duration::from_secs(10);
 
 /// The networks as they were read last.
 #[derive(Debug, Default, Clone)]
-pub(super) struct State {
+pub(super) struct LoadedNetworks {
     pub(super) default: Option<Arc<Network>>,
     pub(super) networks: Vec<Arc<Network>>,
     pub(super) problems: Vec<String>,
     print: Fingerprint,
 }
 
-impl State {
+impl LoadedNetworks {
     /// Returns the file and the name of the default network, or `None` without one.
     pub(super) fn default_name(&self) -> Option<(&Path, &str)> {
         self.default.as_ref().map(|of| (of.path.as_path(), of.list.name.as_str()))
@@ -64,7 +64,11 @@ fn types(network: &NetworkList) -> impl Iterator<Item = &str> {
 
 /// Reads the networks, and asks the plugins of each for VERSION until one is usable. It returns `None` if nothing has
 /// changed since `before` and there is a default network.
-pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Option<State> {
+pub(super) async fn read(
+    dir: &ConfDir,
+    invoker: &Invoker,
+    before: &LoadedNetworks,
+) -> Option<LoadedNetworks> {
     let (networks, mut problems) = match dir.list_by_name() {
         Ok(Listing { networks, problems, .. }) => {
             (networks, problems.iter().map(ToString::to_string).collect::<Vec<_>>())
@@ -85,7 +89,7 @@ pub(super) async fn read(dir: &ConfDir, invoker: &Invoker, before: &State) -> Op
     if print == before.print && before.default.is_some() {
         return None;
     }
-    let mut state = State { print, ..State::default() };
+    let mut state = LoadedNetworks { print, ..LoadedNetworks::default() };
     for (network, path) in networks.into_iter().zip(paths) {
         let network = Arc::new(network);
         state.networks.push(Arc::clone(&network));

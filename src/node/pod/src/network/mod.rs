@@ -27,7 +27,7 @@ use cnimble_runtime::{ConfDir, DEFAULT_CACHE_DIR, Invoker, Network};
 
 use super::PodId;
 use super::watch::DirWatch;
-use config::State;
+use config::LoadedNetworks;
 use locks::Locks;
 
 pub use bandwidth::{Bandwidth, BandwidthError, EGRESS, INGRESS};
@@ -89,7 +89,7 @@ pub struct NetworkPlugin {
 struct Inner {
     options: NetworkOptions,
     conf: ConfDir,
-    state: RwLock<Arc<State>>,
+    state: RwLock<Arc<LoadedNetworks>>,
     reading: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
     /// The network whose plugins failed the last probe, and why. It is `None` if they succeeded.
@@ -265,7 +265,7 @@ impl NetworkPlugin {
         })
     }
 
-    fn state(&self) -> Arc<State> {
+    fn state(&self) -> Arc<LoadedNetworks> {
         Arc::clone(&self.inner.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 

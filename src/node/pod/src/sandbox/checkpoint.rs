@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use cnimble_cni::hash::hex;
 use cnimble_os::files::{self as files, IfPresent, Links};
 
-use super::config::{Sandbox, SandboxConfig, State};
+use super::config::{Sandbox, SandboxConfig, SandboxState};
 use super::error::Cause;
 use crate::PodId;
 
@@ -30,7 +30,7 @@ const LIMIT: usize = 64 << 20;
 
 /// The directory of the records.
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub(super) struct RecordDirectory {
     dir: PathBuf,
     known: Arc<Mutex<Known>>,
 }
@@ -40,16 +40,17 @@ type Known = BTreeMap<String, Seen>;
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The pod, once [`Store::pods`] has read the record. The inner `None` stands for a record that it does not want.
+    /// The pod, once [`RecordDirectory::pods`] has read the record. The inner `None` stands for a record that it does
+    /// not want.
     pod: Option<Option<PodId>>,
     shard: [u8; SHARD],
 }
 
-impl Store {
+impl RecordDirectory {
     /// Opens the records in a directory, which it creates for root alone. Records of earlier versions are moved.
     pub(super) fn open(dir: PathBuf) -> Result<Self, Cause> {
         make_dir(&dir, 0o700)?;
-        let store = Store { dir, known: Arc::default() };
+        let store = RecordDirectory { dir, known: Arc::default() };
         store.migrate();
         Ok(store)
     }
@@ -58,7 +59,7 @@ impl Store {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers the directory of a record, so that [`Store::get`] finds it at once.
+    /// Remembers the directory of a record, so that [`RecordDirectory::get`] finds it at once.
     fn remember(&self, id: &str, path: &Path) {
         let shard =
             path.parent().and_then(Path::file_name).and_then(|name| name.as_encoded_bytes().try_into().ok());
@@ -338,7 +339,7 @@ fn unreadable(pod: &PodId, id: &str) -> Sandbox {
         created: 0,
         created_nanos: 0,
         boot_id: String::new(),
-        state: State::SettingUp,
+        state: SandboxState::SettingUp,
         netns: None,
         process: None,
         resolv_conf: None,

@@ -69,7 +69,7 @@ impl SandboxConfig {
 /// The progress of a sandbox on record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum State {
+pub enum SandboxState {
     /// The set-up is running, was interrupted, or failed and could not be undone. Such a sandbox can only be removed.
     SettingUp,
     Ready,
@@ -104,7 +104,7 @@ pub struct Sandbox {
     pub created_nanos: u32,
     /// The boot in which it was made (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
-    pub state: State,
+    pub state: SandboxState,
     /// The path to which the namespace is mounted. It is `None` on the node's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<PathBuf>,

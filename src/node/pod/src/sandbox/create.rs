@@ -7,7 +7,7 @@ use crate::network::Bandwidth;
 
 use super::Sandboxes;
 use super::config::{Sandbox, SandboxConfig};
-use super::error::{Action, Cause, Causes, SandboxError};
+use super::error::{Cause, Causes, SandboxError, SandboxOperation};
 
 impl Sandboxes {
     /// Makes a sandbox for CRI's RunPodSandbox. Sandboxes of other attempts or UIDs stay. A useless one of the same
@@ -25,9 +25,9 @@ impl Sandboxes {
             lock = self.lock(&config.pod) => lock,
             () = cancelled.as_mut() => Err(Cause::Cancelled.into()),
         };
-        let _lock = lock.map_err(|causes| causes.into_error(Action::Run, &config.pod))?;
+        let _lock = lock.map_err(|causes| causes.into_error(SandboxOperation::Run, &config.pod))?;
         let created = self.create_locked(config, attempt, cancelled).await;
-        created.map_err(|causes| causes.into_error(Action::Run, &config.pod))
+        created.map_err(|causes| causes.into_error(SandboxOperation::Run, &config.pod))
     }
 
     async fn create_locked(

@@ -50,20 +50,20 @@ impl Cause {
 
 /// The kinds of operations on a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum SandboxOperation {
     Run,
     Stop,
     Remove,
     Inspect,
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for SandboxOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Action::Run => "create",
-            Action::Stop => "stop",
-            Action::Remove => "remove",
-            Action::Inspect => "inspect",
+            SandboxOperation::Run => "create",
+            SandboxOperation::Stop => "stop",
+            SandboxOperation::Remove => "remove",
+            SandboxOperation::Inspect => "inspect",
         })
     }
 }
@@ -73,7 +73,7 @@ impl fmt::Display for Action {
 pub enum SandboxError {
     /// An operation on one pod failed. Failures of the undo follow the first cause.
     #[error("failed to {action} sandbox of pod {pod}: {}", in_order(causes))]
-    Pod { action: Action, pod: PodId, causes: Vec<Cause> },
+    Pod { action: SandboxOperation, pod: PodId, causes: Vec<Cause> },
     #[error("there is no sandbox \"{id}\"")]
     Unknown { id: String },
     /// The directories are unusable, or the clean-up is incomplete.
@@ -119,7 +119,7 @@ impl Causes {
     }
 
     /// Returns the error of an action on a pod.
-    pub(super) fn into_error(self, action: Action, pod: &PodId) -> SandboxError {
+    pub(super) fn into_error(self, action: SandboxOperation, pod: &PodId) -> SandboxError {
         SandboxError::Pod { action, pod: pod.clone(), causes: self.0 }
     }
 }

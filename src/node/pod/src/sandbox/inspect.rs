@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use cnimble_netlink::NetNs;
 
-use super::config::{Sandbox, State};
-use super::error::{Action, Cause, Causes, SandboxError};
+use super::config::{Sandbox, SandboxState};
+use super::error::{Cause, Causes, SandboxError, SandboxOperation};
 use super::{Sandboxes, links, process};
 
 /// Why a sandbox cannot serve its pod.
@@ -56,10 +56,10 @@ impl Sandboxes {
     pub fn fault(&self, sandbox: &Sandbox) -> Option<Fault> {
         match sandbox.state {
             _ if self.is_stale(sandbox) => return Some(Fault::Stale),
-            State::SettingUp => return Some(Fault::Unfinished),
-            State::Stopping => return Some(Fault::Stopping),
-            State::Stopped => return Some(Fault::Stopped),
-            State::Ready => {}
+            SandboxState::SettingUp => return Some(Fault::Unfinished),
+            SandboxState::Stopping => return Some(Fault::Stopping),
+            SandboxState::Stopped => return Some(Fault::Stopped),
+            SandboxState::Ready => {}
         }
         if let Some(netns) = &sandbox.netns
             && matches!(NetNs::find(netns), Ok(None))
@@ -112,5 +112,5 @@ impl Sandboxes {
 
 /// Returns the error of an inspection.
 fn inspecting(sandbox: &Sandbox, cause: Cause) -> SandboxError {
-    Causes::from(cause).into_error(Action::Inspect, &sandbox.config.pod)
+    Causes::from(cause).into_error(SandboxOperation::Inspect, &sandbox.config.pod)
 }

@@ -27,19 +27,19 @@ use std::time::Duration;
 
 use cnimble_cni::hash::hex;
 use cnimble_leases::boot;
-use cnimble_runtime::locks::{FileLock, Kind, Wait, private_dir};
+use cnimble_runtime::locks::{FileLock, LockMode, Wait, private_dir};
 
 use super::PodId;
 use super::network::NetworkPlugin;
 use super::network::locks::{Guard, Locks};
-use checkpoint::{Store, make_dir};
+use checkpoint::{RecordDirectory, make_dir};
 use error::Causes;
 
 pub use checkpoint::Listing;
 pub(crate) use checkpoint::Pods;
-pub use config::{PauseProcess, Sandbox, SandboxConfig, State};
+pub use config::{PauseProcess, Sandbox, SandboxConfig, SandboxState};
 pub use dns::DnsOptions;
-pub use error::{Action, Cause, SandboxError};
+pub use error::{Cause, SandboxError, SandboxOperation};
 pub use inspect::{Fault, SandboxStatus};
 pub use process::PauseCommand;
 
@@ -92,7 +92,7 @@ pub struct Sandboxes {
 #[derive(Debug)]
 struct Inner {
     options: SandboxOptions,
-    store: Store,
+    store: RecordDirectory,
     network: NetworkPlugin,
     boot_id: String,
     pods: Locks<PodId>,
@@ -113,7 +113,7 @@ impl Sandboxes {
             make_dir(&dir, 0o755)?;
         }
         private_dir(&options.locks_dir()).map_err(Cause::from)?;
-        let store = Store::open(options.state_dir.join("sandboxes"))?;
+        let store = RecordDirectory::open(options.state_dir.join("sandboxes"))?;
         let inner = Inner { options, store, network, boot_id: boot_id()?, pods: Locks::default() };
         Ok(Sandboxes { inner: Arc::new(inner) })
     }
@@ -169,10 +169,10 @@ impl Sandboxes {
         let dir = self.inner.options.locks_dir();
         let wait = Wait::new("work on pods", LOCK_LIMIT);
         let everything =
-            FileLock::take(&dir.join("everything"), Kind::Shared, wait).await.map_err(Cause::from)?;
+            FileLock::take(&dir.join("everything"), LockMode::Shared, wait).await.map_err(Cause::from)?;
         let what = format!("pod {pod}");
         let wait = Wait::new(&what, LOCK_LIMIT);
-        let own = FileLock::take(&dir.join(checkpoint::key(pod)), Kind::Alone, wait).await;
+        let own = FileLock::take(&dir.join(checkpoint::key(pod)), LockMode::Alone, wait).await;
         let own = own.map_err(Cause::from)?.vanishing();
         Ok(PodLock { _among_processes: own, _not_everything: everything, _in_process: in_process })
     }
@@ -180,24 +180,24 @@ impl Sandboxes {
     /// Waits until no process works on a pod, and keeps them from doing so.
     async fn lock_everything(&self) -> Result<FileLock, Cause> {
         let path = self.inner.options.locks_dir().join("everything");
-        Ok(FileLock::take(&path, Kind::Alone, Wait::new("work on pods", LOCK_LIMIT)).await?)
+        Ok(FileLock::take(&path, LockMode::Alone, Wait::new("work on pods", LOCK_LIMIT)).await?)
     }
 
     /// Writes a new record.
     async fn write_new(&self, sandbox: &Sandbox) -> Result<(), Cause> {
-        self.record(sandbox, Store::write_new).await
+        self.record(sandbox, RecordDirectory::write_new).await
     }
 
     /// Appends a new state to a record.
     async fn amend(&self, sandbox: &Sandbox) -> Result<(), Cause> {
-        self.record(sandbox, Store::amend).await
+        self.record(sandbox, RecordDirectory::amend).await
     }
 
     /// Writes a record on a thread that may block.
     async fn record(
         &self,
         sandbox: &Sandbox,
-        how: fn(&Store, &Sandbox) -> Result<(), Cause>,
+        how: fn(&RecordDirectory, &Sandbox) -> Result<(), Cause>,
     ) -> Result<(), Cause> {
         let (store, sandbox) = (self.inner.store.clone(), sandbox.clone());
         let dir = self.inner.options.state_dir.clone();

@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::network::Bandwidth;
 
 use super::checkpoint::make_dir;
-use super::config::{Sandbox, SandboxConfig, State};
-use super::error::{Action, Cause, Causes, SandboxError};
+use super::config::{Sandbox, SandboxConfig, SandboxState};
+use super::error::{Cause, Causes, SandboxError, SandboxOperation};
 use super::{Sandboxes, dns, netns, process, random_id};
 
 /// The remains of a failed set-up.
@@ -27,9 +27,9 @@ impl Sandboxes {
     /// or this again.
     pub async fn run(&self, config: &SandboxConfig) -> Result<Sandbox, SandboxError> {
         let lock = self.lock(&config.pod).await;
-        let _lock = lock.map_err(|causes| causes.into_error(Action::Run, &config.pod))?;
+        let _lock = lock.map_err(|causes| causes.into_error(SandboxOperation::Run, &config.pod))?;
         let sandbox = self.run_locked(config).await;
-        sandbox.map_err(|causes| causes.into_error(Action::Run, &config.pod))
+        sandbox.map_err(|causes| causes.into_error(SandboxOperation::Run, &config.pod))
     }
 
     async fn run_locked(&self, config: &SandboxConfig) -> Result<Sandbox, Causes> {
@@ -58,7 +58,7 @@ impl Sandboxes {
         self.write_new(&sandbox).await?;
         let (cause, left) = match self.make(&mut sandbox, cancelled).await {
             Ok(()) => {
-                sandbox.state = State::Ready;
+                sandbox.state = SandboxState::Ready;
                 match self.amend(&sandbox).await {
                     Ok(()) => return Ok(sandbox),
                     Err(cause) => (cause, Left::Network),
@@ -66,7 +66,7 @@ impl Sandboxes {
             }
             Err(Cause::Cancelled) => {
                 // The invoker undoes it already, so its plugins are no orphans. The stop waits for them.
-                sandbox.state = State::Ready;
+                sandbox.state = SandboxState::Ready;
                 (Cause::Cancelled, Left::Network)
             }
             Err(Cause::Network(err)) if !err.is_clean() => (Cause::Network(err), Left::Unknown),
@@ -102,7 +102,7 @@ impl Sandboxes {
             created: now.as_secs(),
             created_nanos: now.subsec_nanos(),
             boot_id: self.inner.boot_id.clone(),
-            state: State::SettingUp,
+            state: SandboxState::SettingUp,
             netns: (!config.host_network).then(|| self.netns_path(&id)),
             process: None,
             resolv_conf: (!config.dns.is_empty()).then(|| self.run_path(&id).join("resolv.conf")),

@@ -7,8 +7,8 @@ use futures::stream::{self, StreamExt};
 use crate::PodId;
 
 use super::Sandboxes;
-use super::config::{Sandbox, State};
-use super::error::{Action, Causes, SandboxError};
+use super::config::{Sandbox, SandboxState};
+use super::error::{Causes, SandboxError, SandboxOperation};
 
 impl Sandboxes {
     /// Removes sandboxes with a set-up that a crash interrupted, and finishes interrupted stops, for `parallel` pods at
@@ -28,21 +28,23 @@ impl Sandboxes {
 
     async fn settle_pod(&self, pod: &PodId) -> Result<(), SandboxError> {
         let lock = self.lock(pod).await;
-        let _lock = lock.map_err(|causes| causes.into_error(Action::Remove, pod))?;
+        let _lock = lock.map_err(|causes| causes.into_error(SandboxOperation::Remove, pod))?;
         let mut causes = Causes::default();
         let sandboxes = self.inner.store.of_pod(pod);
-        for mut sandbox in sandboxes.map_err(|cause| Causes::from(cause).into_error(Action::Remove, pod))? {
+        for mut sandbox in
+            sandboxes.map_err(|cause| Causes::from(cause).into_error(SandboxOperation::Remove, pod))?
+        {
             causes.add(match sandbox.state {
-                State::SettingUp => self.remove_locked(&sandbox).await,
-                State::Stopping => self.stop_on_record(&mut sandbox).await,
-                State::Ready | State::Stopped => Ok(()),
+                SandboxState::SettingUp => self.remove_locked(&sandbox).await,
+                SandboxState::Stopping => self.stop_on_record(&mut sandbox).await,
+                SandboxState::Ready | SandboxState::Stopped => Ok(()),
             });
         }
-        causes.into_result().map_err(|causes| causes.into_error(Action::Remove, pod))
+        causes.into_result().map_err(|causes| causes.into_error(SandboxOperation::Remove, pod))
     }
 }
 
 /// Returns whether an operation on the sandbox was interrupted, or is running.
 fn is_unsettled(sandbox: &Sandbox) -> bool {
-    matches!(sandbox.state, State::SettingUp | State::Stopping)
+    matches!(sandbox.state, SandboxState::SettingUp | SandboxState::Stopping)
 }

@@ -5,8 +5,8 @@ use cnimble_os::files::IfPresent;
 use crate::PodId;
 use crate::network::Sandboxed;
 
-use super::config::{Sandbox, State};
-use super::error::{Action, Cause, Causes, SandboxError};
+use super::config::{Sandbox, SandboxState};
+use super::error::{Cause, Causes, SandboxError, SandboxOperation};
 use super::{Sandboxes, netns, process};
 
 impl Sandboxes {
@@ -21,22 +21,22 @@ impl Sandboxes {
         };
         let pod = &known.config.pod;
         let lock = self.lock(pod).await;
-        let _lock = lock.map_err(|causes| causes.into_error(Action::Stop, pod))?;
+        let _lock = lock.map_err(|causes| causes.into_error(SandboxOperation::Stop, pod))?;
         // The sandbox may have changed during the wait for the lock.
         let Some(mut sandbox) = self.get(id)? else {
             return Ok(());
         };
         let stopped = self.stop_on_record(&mut sandbox).await;
-        stopped.map_err(|causes| causes.into_error(Action::Stop, pod))
+        stopped.map_err(|causes| causes.into_error(SandboxOperation::Stop, pod))
     }
 
     /// Stops a sandbox and records that. The caller holds the lock.
     pub(super) async fn stop_on_record(&self, sandbox: &mut Sandbox) -> Result<(), Causes> {
-        if sandbox.state == State::Stopped {
+        if sandbox.state == SandboxState::Stopped {
             return Ok(());
         }
         self.stop_locked(sandbox).await?;
-        sandbox.state = State::Stopped;
+        sandbox.state = SandboxState::Stopped;
         sandbox.process = None;
         Ok(self.amend(sandbox).await?)
     }
@@ -48,26 +48,27 @@ impl Sandboxes {
         };
         let pod = &known.config.pod;
         let lock = self.lock(pod).await;
-        let _lock = lock.map_err(|causes| causes.into_error(Action::Remove, pod))?;
+        let _lock = lock.map_err(|causes| causes.into_error(SandboxOperation::Remove, pod))?;
         let Some(sandbox) = self.get(id)? else {
             return Ok(());
         };
         let removed = self.remove_locked(&sandbox).await;
-        removed.map_err(|causes| causes.into_error(Action::Remove, pod))
+        removed.map_err(|causes| causes.into_error(SandboxOperation::Remove, pod))
     }
 
     /// Stops and removes all sandboxes of a pod, also those with unreadable records. Returns false if there were none.
     /// Goes on past failures, and returns all.
     pub async fn down(&self, pod: &PodId) -> Result<bool, SandboxError> {
         let lock = self.lock(pod).await;
-        let _lock = lock.map_err(|causes| causes.into_error(Action::Remove, pod))?;
+        let _lock = lock.map_err(|causes| causes.into_error(SandboxOperation::Remove, pod))?;
         let sandboxes = self.inner.store.of_pod(pod);
-        let sandboxes = sandboxes.map_err(|cause| Causes::from(cause).into_error(Action::Remove, pod))?;
+        let sandboxes =
+            sandboxes.map_err(|cause| Causes::from(cause).into_error(SandboxOperation::Remove, pod))?;
         let mut causes = Causes::default();
         for sandbox in &sandboxes {
             causes.add(self.remove_locked(sandbox).await);
         }
-        causes.into_result().map_err(|causes| causes.into_error(Action::Remove, pod))?;
+        causes.into_result().map_err(|causes| causes.into_error(SandboxOperation::Remove, pod))?;
         Ok(!sandboxes.is_empty())
     }
 
@@ -102,13 +103,13 @@ impl Sandboxes {
 
     /// Stops a sandbox under its lock. The network comes first, because its plugins may need the namespace.
     async fn stop_locked(&self, sandbox: &Sandbox) -> Result<(), Causes> {
-        if sandbox.state == State::Stopped {
+        if sandbox.state == SandboxState::Stopped {
             return Ok(());
         }
-        if sandbox.state == State::Ready {
+        if sandbox.state == SandboxState::Ready {
             // A crash from here on must not leave a ready record. A full disk must not keep a sandbox from being
             // stopped.
-            let stopping = Sandbox { state: State::Stopping, ..sandbox.clone() };
+            let stopping = Sandbox { state: SandboxState::Stopping, ..sandbox.clone() };
             if let Err(cause) = self.amend(&stopping).await {
                 log::warn!("sandbox {}: that it is being stopped is not on record: {cause}", sandbox.id);
             }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use cnimble_api::{Collection, Connection, End, Pace, Server, StartError};
 
 use super::listed::{Event, Listed};
-use super::merge::Change;
+use super::merge::PodChange;
 use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::Manifest;
@@ -192,8 +192,8 @@ impl Reader {
     }
 
     /// Reports a pod's change. A pod that exceeds the limits becomes a complaint instead.
-    async fn change(&mut self, change: Change, reporter: &Reporter) {
-        if let Change::Put(pod) = &change {
+    async fn change(&mut self, change: PodChange, reporter: &Reporter) {
+        if let PodChange::Put(pod) = &change {
             let limit = match reporter.room(&pod.id) {
                 (pods, _) if pods >= PODS => Some(format!("{PODS} pods")),
                 (_, kept) if kept + pod.weight() > KEPT => Some(format!("{KEPT} bytes of pods")),

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::SourceError;
 use super::listed::{Event, Listed, MIRROR};
-use super::merge::Change;
+use super::merge::PodChange;
 use super::url::follow;
 
 /// Takes any bytes for a page of a list, the lines of a watch, and a redirection.
@@ -20,7 +20,7 @@ fn listed(bytes: &[u8]) {
         if matches!(event, Err(SourceError::Api(cnimble_api::Error::Watch { .. }))) {
             assert_eq!(version, None);
         }
-        if let Ok(Event::Pod(Change::Put(pod))) = event {
+        if let Ok(Event::Pod(PodChange::Put(pod))) = event {
             assert!(!pod.facts.ended && !pod.facts.annotations.contains_key(MIRROR));
         }
         for complaint in listed.complaints() {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cnimble_api::{Notice, notice, tame};
 
-use super::merge::{Change, SOURCE_ANNOTATION};
-use super::wire::{Named, Object};
+use super::merge::{PodChange, SOURCE_ANNOTATION};
+use super::wire::{NamedObject, Object};
 use super::{Condition, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{MANAGED_ANNOTATION, Manifest, Origin};
@@ -40,7 +40,7 @@ pub(super) struct Listed {
 #[derive(Debug)]
 pub(super) enum Event {
     Nothing,
-    Pod(Change),
+    Pod(PodChange),
     Gone,
 }
 
@@ -98,8 +98,8 @@ impl Listed {
     /// Reads an item of a list. Returns the pod if it is wanted, and `None` if it is unwanted or unusable.
     pub(super) fn item(&mut self, text: &[u8]) -> Result<Option<Arc<Manifest>>, SourceError> {
         match self.judge(text)? {
-            Some(Change::Put(pod)) => Ok(Some(pod)),
-            Some(Change::Drop(_)) | None => Ok(None),
+            Some(PodChange::Put(pod)) => Ok(Some(pod)),
+            Some(PodChange::Drop(_)) | None => Ok(None),
         }
     }
 
@@ -112,7 +112,7 @@ impl Listed {
             Notice::Drop(object) => match named(object).id() {
                 Some(id) => {
                     self.good(&id);
-                    Event::Pod(Change::Drop(id))
+                    Event::Pod(PodChange::Drop(id))
                 }
                 None => Event::Nothing,
             },
@@ -141,7 +141,7 @@ impl Listed {
     }
 
     /// Decides about a pod from its JSON. Returns `None` for an unusable one. Fails if the text is no JSON at all.
-    fn judge(&mut self, text: &[u8]) -> Result<Option<Change>, SourceError> {
+    fn judge(&mut self, text: &[u8]) -> Result<Option<PodChange>, SourceError> {
         let object = match serde_json::from_slice::<Object>(text) {
             Ok(object) => object,
             Err(err) if err.is_data() => {
@@ -160,8 +160,8 @@ impl Listed {
         Ok(self.judge_object(object))
     }
 
-    /// Decides about a parsed pod. An unwanted or ended one is a [`Change::Drop`].
-    fn judge_object(&mut self, mut object: Object) -> Option<Change> {
+    /// Decides about a parsed pod. An unwanted or ended one is a [`PodChange::Drop`].
+    fn judge_object(&mut self, mut object: Object) -> Option<PodChange> {
         let Some(id) = object.id() else {
             self.spoilt(PodId::new("", ""), self.answer("a pod without a name"));
             return None;
@@ -171,7 +171,7 @@ impl Listed {
         let anothers = !managed && self.only_managed.load(Ordering::Relaxed);
         if anothers || object.annotation(MIRROR).is_some() || object.node() != Some(&self.node) {
             self.good(&id);
-            return Some(Change::Drop(id));
+            return Some(PodChange::Drop(id));
         }
         let all = self.annotations.load(Ordering::Relaxed);
         object.keep_annotations(|key| all || key.ends_with("gress-bandwidth") || key == MANAGED_ANNOTATION);
@@ -179,14 +179,14 @@ impl Listed {
             Ok(mut pod) => {
                 self.good(&id);
                 if pod.facts.ended {
-                    return Some(Change::Drop(id));
+                    return Some(PodChange::Drop(id));
                 }
                 if pod.facts.annotations.is_empty() {
                     pod.facts.annotations = Arc::clone(&self.usual);
                 } else {
                     pod.annotate(SOURCE_ANNOTATION, &SourceKind::Api.to_string());
                 }
-                Some(Change::Put(Arc::new(pod)))
+                Some(PodChange::Put(Arc::new(pod)))
             }
             Err(err) => {
                 self.spoilt(id, err.into());
@@ -201,6 +201,6 @@ fn error_text(complaint: Option<&Condition>) -> Option<String> {
 }
 
 /// Reads only the names of an object. An unreadable one has none.
-fn named(text: &str) -> Named<'_> {
+fn named(text: &str) -> NamedObject<'_> {
     serde_json::from_str(text).unwrap_or_default()
 }

@@ -73,7 +73,7 @@ pub(super) struct Outcome {
 
 /// A change of one pod of a source.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum PodChange {
     Put(Arc<Manifest>),
     Drop(PodId),
 }
@@ -159,18 +159,18 @@ impl Storage {
     }
 
     /// Changes one pod of a source, which has at most one pod of each name.
-    pub(super) fn change(&mut self, source: SourceKind, change: Change) -> Outcome {
+    pub(super) fn change(&mut self, source: SourceKind, change: PodChange) -> Outcome {
         let id = match &change {
-            Change::Put(pod) => pod.id.clone(),
-            Change::Drop(id) => id.clone(),
+            PodChange::Put(pod) => pod.id.clone(),
+            PodChange::Drop(id) => id.clone(),
         };
         if let Some(slot) = self.slots.get_mut(&id) {
             self.weight -= slot.forget(source);
         }
         match change {
-            Change::Put(pod) => self.add(source, pod),
-            Change::Drop(_) if !self.slots.contains_key(&id) => return Outcome::default(),
-            Change::Drop(_) => {}
+            PodChange::Put(pod) => self.add(source, pod),
+            PodChange::Drop(_) if !self.slots.contains_key(&id) => return Outcome::default(),
+            PodChange::Drop(_) => {}
         }
         self.decide(BTreeSet::from([id]))
     }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
 
-use super::merge::{Change, Outcome, Storage};
+use super::merge::{Outcome, PodChange, Storage};
 use super::{Condition, PodUpdate, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
@@ -17,19 +17,19 @@ use crate::manifest::{Manifest, Origin};
 pub(super) struct Shared {
     /// The lock that is held while updates are sent, which keeps them in order.
     order: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<MergedSources>,
     updates: mpsc::Sender<PodUpdate>,
     pub(super) conditions: watch::Sender<Vec<Condition>>,
 }
 
 /// The pods of all sources, and what is wrong with each source.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct MergedSources {
     pub(super) storage: Storage,
     problems: BTreeMap<SourceKind, Vec<Condition>>,
 }
 
-impl State {
+impl MergedSources {
     /// Returns whether the source as a whole can't be read.
     pub(super) fn fails(&self, source: SourceKind) -> bool {
         self.problems.get(&source).into_iter().flatten().any(|condition| condition.whole)
@@ -50,7 +50,7 @@ impl Shared {
     }
 
     /// Locks the state.
-    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, MergedSources> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,7 +133,7 @@ impl Reporter {
     }
 
     /// Reports a change of one pod.
-    pub(super) async fn change(&self, change: Change) {
+    pub(super) async fn change(&self, change: PodChange) {
         let _order = self.shared.order.lock().await;
         let outcome = self.shared.state().storage.change(self.kind, change);
         self.send_updates(outcome).await;

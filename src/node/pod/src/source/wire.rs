@@ -173,7 +173,7 @@ fn convert_containers(members: Option<Few<Member>>) -> Option<Vec<Container>> {
 /// The names of an object, which are readable even if the rest is invalid.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Named<'a> {
+pub(super) struct NamedObject<'a> {
     #[serde(borrow)]
     pub(super) metadata: NamedMeta<'a>,
 }
@@ -190,7 +190,7 @@ pub(super) struct NamedMeta<'a> {
     pub(super) resource_version: Option<Cow<'a, str>>,
 }
 
-impl Named<'_> {
+impl NamedObject<'_> {
     pub(super) fn id(&self) -> Option<PodId> {
         id(self.metadata.namespace.as_deref(), self.metadata.name.as_deref())
     }

@@ -7,7 +7,9 @@ use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 use crate::network::NetworkError;
 use crate::sandbox::links;
-use crate::sandbox::{Cause as SandboxCause, Pods, Sandbox, SandboxConfig, SandboxError, Sandboxes, State};
+use crate::sandbox::{
+    Cause as SandboxCause, Pods, Sandbox, SandboxConfig, SandboxError, SandboxState, Sandboxes,
+};
 use crate::source::SOURCE_ANNOTATION;
 
 /// How many failed checks in a row give a pod a new sandbox, as with a kubelet's liveness probes.
@@ -17,14 +19,14 @@ const STRIKES: u32 = 3;
 #[derive(Debug)]
 pub struct SandboxWork {
     sandboxes: Sandboxes,
-    known: Arc<Mutex<BTreeMap<PodId, Arc<Known>>>>,
+    known: Arc<Mutex<BTreeMap<PodId, Arc<WatchedSandbox>>>>,
     /// The unreadable records that have been logged.
     unreadable: Mutex<BTreeSet<String>>,
 }
 
 /// A sandbox that is up, with its links on the host.
 #[derive(Debug, Clone)]
-struct Known {
+struct WatchedSandbox {
     sandbox: Sandbox,
     links: Vec<String>,
     /// Whether it has been reported as broken.
@@ -39,7 +41,7 @@ impl SandboxWork {
     /// Stops a sandbox, unless the pod has another one by now.
     async fn discard(&self, pod: &PodId, sandbox: &str) -> Result<(), Condition> {
         let current = self.sandboxes.find(pod).map_err(|err| condition(FAILED_KILL, &err))?;
-        if current.is_some_and(|current| current.id == sandbox && current.state == State::Ready) {
+        if current.is_some_and(|current| current.id == sandbox && current.state == SandboxState::Ready) {
             self.sandboxes.stop(sandbox).await.map_err(|err| condition(FAILED_KILL, &err))?;
         }
         Ok(())
@@ -49,7 +51,7 @@ impl SandboxWork {
     fn remember(&self, sandbox: Sandbox) -> Up {
         let up = Up { sandbox: sandbox.id.clone(), ips: sandbox.ips.clone() };
         let links = self.sandboxes.links_of(&sandbox);
-        let known = Known { sandbox: lean(sandbox), links, lost: false };
+        let known = WatchedSandbox { sandbox: lean(sandbox), links, lost: false };
         lock(&self.known).insert(known.sandbox.config.pod.clone(), Arc::new(known));
         up
     }
@@ -163,8 +165,11 @@ fn lean(sandbox: Sandbox) -> Sandbox {
 }
 
 /// Returns the pods whose sandboxes are broken. Each sandbox is reported once.
-fn find_lost(sandboxes: &Sandboxes, known: &Mutex<BTreeMap<PodId, Arc<Known>>>) -> Vec<(PodId, Cause)> {
-    let pods: Vec<Arc<Known>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
+fn find_lost(
+    sandboxes: &Sandboxes,
+    known: &Mutex<BTreeMap<PodId, Arc<WatchedSandbox>>>,
+) -> Vec<(PodId, Cause)> {
+    let pods: Vec<Arc<WatchedSandbox>> = lock(known).values().filter(|pod| !pod.lost).cloned().collect();
     let present = if pods.is_empty() { None } else { links::present() };
     let mut lost = Vec::new();
     for pod in pods {

@@ -7,7 +7,7 @@ fn sandbox(pod: &PodId, id: &str, attempt: u32) -> Sandbox {
 #[test]
 fn what_is_written_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path().join("a/b")).unwrap();
+    let store = RecordDirectory::open(dir.path().join("a/b")).unwrap();
     let (web, db) = (PodId::new("default", "web"), PodId::new("default", "db"));
     for (pod, id, attempt) in [(&web, "22", 1), (&web, "11", 0), (&db, "33", 0)] {
         store.write_new(&sandbox(pod, id, attempt)).unwrap();
@@ -29,13 +29,13 @@ fn records_of_one_directory_are_sorted_in_and_nothing_is_left_of_those_that_go()
     let record = sandbox(&web, "11", 0);
     let flat = dir.path().join(format!("{}-11.json", key(&web)));
     fs::write(&flat, serde_json::to_vec(&record).unwrap()).unwrap();
-    let store = Store::open(dir.path().to_owned()).unwrap();
+    let store = RecordDirectory::open(dir.path().to_owned()).unwrap();
     assert!(!flat.exists());
     assert_eq!(store.of_pod(&web).unwrap(), std::slice::from_ref(&record));
     assert_eq!(store.get("11").unwrap(), Some(record.clone()));
     assert_eq!(store.pods(|_| true).unwrap().pods, std::slice::from_ref(&web));
     // Another process takes it away, and makes another.
-    let other = Store::open(dir.path().to_owned()).unwrap();
+    let other = RecordDirectory::open(dir.path().to_owned()).unwrap();
     other.remove(&record).unwrap();
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     assert_eq!((store.get("11").unwrap(), store.of_pod(&web).unwrap().len()), (None, 0));
@@ -47,10 +47,11 @@ fn records_of_one_directory_are_sorted_in_and_nothing_is_left_of_those_that_go()
 #[test]
 fn the_last_whole_document_of_a_record_counts() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path().to_owned()).unwrap();
+    let store = RecordDirectory::open(dir.path().to_owned()).unwrap();
     let web = PodId::new("default", "web");
     let begun = sandbox(&web, "11", 0);
-    let ready = Sandbox { state: State::Ready, ips: vec!["10.0.0.2".parse().unwrap()], ..begun.clone() };
+    let ready =
+        Sandbox { state: SandboxState::Ready, ips: vec!["10.0.0.2".parse().unwrap()], ..begun.clone() };
     store.amend(&ready).unwrap_err();
     store.write_new(&begun).unwrap();
     let before = fs::read(store.path(&web, "11")).unwrap();
@@ -75,7 +76,7 @@ fn the_last_whole_document_of_a_record_counts() {
 #[test]
 fn a_bad_record_hides_no_other_and_is_to_be_taken_down() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path().to_owned()).unwrap();
+    let store = RecordDirectory::open(dir.path().to_owned()).unwrap();
     let (web, db) = (PodId::new("default", "web"), PodId::new("default", "db"));
     store.write_new(&sandbox(&web, "11", 0)).unwrap();
     store.write_new(&sandbox(&db, "22", 0)).unwrap();
@@ -86,7 +87,7 @@ fn a_bad_record_hides_no_other_and_is_to_be_taken_down() {
         assert_eq!(listing.problems[0].0, "11");
         assert!(listing.problems[0].1.to_string().contains("checkpoint /"), "{:?}", listing.problems);
         let found = store.of_pod(&web).unwrap();
-        assert_eq!((found[0].id.as_str(), found[0].state), ("11", State::SettingUp));
+        assert_eq!((found[0].id.as_str(), found[0].state), ("11", SandboxState::SettingUp));
         assert_eq!(store.of_pod(&db).unwrap().len(), 1);
     }
 }
@@ -94,7 +95,7 @@ fn a_bad_record_hides_no_other_and_is_to_be_taken_down() {
 #[test]
 fn what_is_no_file_is_said_and_never_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path().to_owned()).unwrap();
+    let store = RecordDirectory::open(dir.path().to_owned()).unwrap();
     let web = PodId::new("default", "web");
     let path = store.path(&web, "11");
     let elsewhere = dir.path().join("elsewhere");
@@ -112,7 +113,7 @@ fn what_is_no_file_is_said_and_never_waited_for() {
         assert_eq!(store.get("11").unwrap_err().to_string(), said);
         assert_eq!(store.list().unwrap().problems[0].1.to_string(), said);
         let found = store.of_pod(&web).unwrap();
-        assert_eq!(found[0].state, State::SettingUp);
+        assert_eq!(found[0].state, SandboxState::SettingUp);
         store.remove(&found[0]).unwrap();
         assert!(store.list().unwrap().problems.is_empty());
     }

@@ -96,12 +96,12 @@ fn changes_of_one_pod_are_differences_too() {
     let mut storage = Storage::default();
     set(&mut storage, Api, vec![pod("a", ", uid: a", "1"), pod("b", ", uid: b", "1")]);
     let mut change = |change| said(&storage.change(Api, change).updates);
-    assert_eq!(change(Change::Put(pod("c", ", uid: c", "1"))), ["Add api c"]);
-    assert_eq!(change(Change::Put(pod("c", ", uid: c, labels: {x: y}", "1"))), [""; 0]);
-    assert_eq!(change(Change::Put(named("c", ", uid: c", "n", "1"))), ["Update api c"]);
-    assert_eq!(change(Change::Put(pod("c", ", uid: d", "1"))), ["Remove api c", "Add api c"]);
-    assert_eq!(change(Change::Drop(PodId::new("default", "b"))), ["Remove api b"]);
-    assert_eq!(change(Change::Drop(PodId::new("default", "b"))), [""; 0]);
+    assert_eq!(change(PodChange::Put(pod("c", ", uid: c", "1"))), ["Add api c"]);
+    assert_eq!(change(PodChange::Put(pod("c", ", uid: c, labels: {x: y}", "1"))), [""; 0]);
+    assert_eq!(change(PodChange::Put(named("c", ", uid: c", "n", "1"))), ["Update api c"]);
+    assert_eq!(change(PodChange::Put(pod("c", ", uid: d", "1"))), ["Remove api c", "Add api c"]);
+    assert_eq!(change(PodChange::Drop(PodId::new("default", "b"))), ["Remove api b"]);
+    assert_eq!(change(PodChange::Drop(PodId::new("default", "b"))), [""; 0]);
     assert_eq!(storage.besides(Api, &PodId::new("default", "a")).0, 1);
     // What a source can't tell of stays.
     let keep = BTreeSet::from([PodId::new("default", "a")]);
@@ -114,16 +114,16 @@ fn changes_of_one_pod_are_differences_too() {
 fn a_uid_goes_to_one_that_waits_and_by_a_change_as_well() {
     let mut storage = Storage::default();
     set(&mut storage, Api, vec![pod("z", ", uid: u", "1")]);
-    assert_eq!(said(&storage.change(Api, Change::Put(pod("a", ", uid: u", "1"))).updates), [""; 0]);
-    assert_eq!(said(&storage.change(Api, Change::Put(pod("b", ", uid: u", "1"))).updates), [""; 0]);
+    assert_eq!(said(&storage.change(Api, PodChange::Put(pod("a", ", uid: u", "1"))).updates), [""; 0]);
+    assert_eq!(said(&storage.change(Api, PodChange::Put(pod("b", ", uid: u", "1"))).updates), [""; 0]);
     assert_eq!(storage.losers().count(), 2);
-    let outcome = storage.change(Api, Change::Drop(PodId::new("default", "z")));
+    let outcome = storage.change(Api, PodChange::Drop(PodId::new("default", "z")));
     assert_eq!(
         (said(&outcome.updates), outcome.losers_changed),
         (vec!["Remove api z".into(), "Add api a".into()], true)
     );
     assert_eq!(
-        said(&storage.change(Api, Change::Put(pod("a", ", uid: v", "1"))).updates),
+        said(&storage.change(Api, PodChange::Put(pod("a", ", uid: v", "1"))).updates),
         ["Remove api a", "Add api a,b"]
     );
     assert_eq!((storage.losers().count(), storage.waiting.len()), (0, 0));
