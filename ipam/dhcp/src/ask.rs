@@ -34,12 +34,12 @@ const ADD_LIMIT: &str = "60s";
 
 /// Asks the lease daemon, and starts one if none runs. If the daemon exits before it answers, asks the next one, so a
 /// question may be asked twice. Returns the daemon's error, or code 5 without a daemon.
-pub(crate) fn ask(socket: &Path, ask: &Request) -> Result<Reply, Error> {
+pub(crate) fn ask_daemon(socket: &Path, ask: &Request) -> Result<Reply, Error> {
     ask_with(socket, ask, None)
 }
 
-/// Does what [`ask`] does, and sends a file descriptor of `netns` with the question, because the daemon may not find
-/// the namespace by its path.
+/// Does what [`ask_daemon`] does, and sends a file descriptor of `netns` with the question, because the daemon may not
+/// find the namespace by its path.
 fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply, Error> {
     let mut question = serde_json::to_vec(ask).map_err(|err| unreachable(socket, &err))?;
     question.push(b'\n');
@@ -80,12 +80,12 @@ fn ask_with(socket: &Path, ask: &Request, netns: Option<&NetNs>) -> Result<Reply
 }
 
 /// Sends all questions before it waits for answers, so that the daemon works on them at the same time. Returns the
-/// replies in the order of the questions, or the first error of [`ask`]. Later questions may have been carried out
-/// then.
+/// replies in the order of the questions, or the first error of [`ask_daemon`]. Later questions may have been carried
+/// out then.
 pub(crate) fn ask_all(socket: &Path, asks: &[Request], netns: &NetNs) -> Result<Vec<Reply>, Error> {
     // The questions below are sent only to a daemon that already runs, so this one starts it.
     if asks.len() > 1 {
-        ask(socket, &Request::Status)?;
+        ask_daemon(socket, &Request::Status)?;
     }
     let begun: Vec<_> =
         asks.iter().map(|ask| if asks.len() > 1 { begin(socket, ask, netns) } else { None }).collect();

@@ -39,7 +39,7 @@ pub fn dhcp(bytes: &[u8]) {
     let mut client = Client::new(Dhcp4::new(identity), 1000, 0);
     for message in [bytes, &message] {
         let Some(mut answer) = Answer::parse(message, MAC) else { continue };
-        if let Ok(lease) = Lease::of(&answer, 0, MAC, None) {
+        if let Ok(lease) = Lease::from_answer(&answer, 0, MAC, None) {
             assert!(
                 lease::is_usable(lease.address) && lease.prefix > 0 && lease.net().prefix() == lease.prefix
             );
@@ -97,7 +97,7 @@ pub fn dhcp6(bytes: &[u8]) {
         for name in &answer.domains {
             assert!(!name.contains(|c: char| c.is_whitespace() || c.is_control()));
         }
-        if let Ok(lease) = v6::lease::Lease::of(&answer, 0, None) {
+        if let Ok(lease) = v6::lease::Lease::from_answer(&answer, 0, None) {
             assert!(v6::lease::is_usable(lease.address) && lease.net().prefix() == 128);
             assert!(lease.renew <= lease.rebind && lease.rebind <= lease.expires && lease.renew >= 1000);
             assert!(lease.preferred <= lease.expires.max(1000) && lease.lifetimes(0).1 > 0);

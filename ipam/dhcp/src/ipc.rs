@@ -20,7 +20,7 @@ pub(crate) struct LeaseOwner {
 
 impl LeaseOwner {
     /// Returns the owner in the form of messages and files.
-    pub(crate) fn of(owner: &Owner) -> LeaseOwner {
+    pub(crate) fn from_owner(owner: &Owner) -> LeaseOwner {
         let Attachment { container_id, ifname } = &owner.attachment;
         let (container, ifname) = (container_id.clone(), ifname.clone());
         LeaseOwner { network: owner.network.clone(), container, ifname }

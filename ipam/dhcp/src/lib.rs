@@ -30,7 +30,7 @@ use cnimble_netlink::{NetNs, Netlink};
 use cnimble_plugin::interface::pod;
 use cnimble_plugin::{Call, Caps, Plugin, Role, signal};
 
-use ask::{ask, ask_all};
+use ask::{ask_all, ask_daemon};
 use config::Config;
 use daemon::store;
 use ipc::{Family, LeaseOwner, LeaseRequest, Reply, Request};
@@ -84,7 +84,7 @@ impl Plugin for Dhcp {
             Config::read(&call.config, &call.raw_args)?;
         let netns = call.open_netns()?;
         call.step("bring up the interface", || bring_up(call, &netns, &families))?;
-        let owner = LeaseOwner::of(&call.owner());
+        let owner = LeaseOwner::from_owner(&call.owner());
         let (path, undone) = (socket.clone(), owner.clone());
         call.undo.push("give the DHCP lease back", move || release(&path, undone));
         // The lease daemon has another working directory, so the path has to be absolute.
@@ -98,7 +98,7 @@ impl Plugin for Dhcp {
             let replies = ask_all(&socket, &requests, &netns);
             if replies.is_err() && requests.len() > 1 {
                 // The lease of the other family may still arrive. The undo would not find its file yet.
-                let _ = ask(&socket, &Request::Del(four.owner.clone()));
+                let _ = ask_daemon(&socket, &Request::Del(four.owner.clone()));
             }
             replies
         })?;
@@ -115,7 +115,7 @@ impl Plugin for Dhcp {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        release(&config::socket_of(&call.config)?, LeaseOwner::of(&call.owner()))
+        release(&config::socket_of(&call.config)?, LeaseOwner::from_owner(&call.owner()))
     }
 
     /// Checks that there is a lease of each family and that prevResult has its address. Starts a lease daemon if none
@@ -133,7 +133,7 @@ impl Plugin for Dhcp {
             return Ok(());
         }
         let valid = valid.iter().map(|one| (one.container_id.clone(), one.ifname.clone())).collect();
-        ask(&socket, &Request::Gc { network: call.config.name.clone(), valid }).map(drop)
+        ask_daemon(&socket, &Request::Gc { network: call.config.name.clone(), valid }).map(drop)
     }
 
     /// Checks that a lease daemon answers, or could be started.
@@ -165,12 +165,12 @@ fn add_request(four: &LeaseRequest, family: Family) -> Request {
 
 /// Fails with code 103 if there is no lease of this family, or if prevResult lacks its address.
 fn check(call: &Call, socket: &Path, family: Family, prev: &CniResult) -> Result<(), Error> {
-    let (owner, ifname) = (LeaseOwner::of(&call.owner()), &call.ifname);
+    let (owner, ifname) = (LeaseOwner::from_owner(&call.owner()), &call.ifname);
     let request = match family {
         Family::Ipv4 => Request::Check(owner),
         Family::Ipv6 => Request::Check6(owner),
     };
-    match ask(socket, &request)? {
+    match ask_daemon(socket, &request)? {
         Reply::Lease(lease) if prev.ips.iter().any(|ip| ip.address == lease.net()) => Ok(()),
         Reply::Lease(lease) => {
             Err(Error::check(format!("dhcp: prevResult lacks the address {} of {ifname}", lease.net()))
@@ -186,7 +186,7 @@ fn release(socket: &Path, owner: LeaseOwner) -> Result<(), Error> {
     for family in Family::ALL {
         match std::fs::symlink_metadata(store::file(socket, &owner.key(family))) {
             // One request is for both families.
-            Ok(_) => return ask(socket, &Request::Del(owner)).map(drop),
+            Ok(_) => return ask_daemon(socket, &Request::Del(owner)).map(drop),
             Err(err) if cnimble_os::files::is_absent(&err) => {}
             Err(err) => return Err(unreadable(socket, &err)),
         }

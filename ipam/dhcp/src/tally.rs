@@ -32,7 +32,7 @@ impl Tally {
     }
 
     /// Notes why an answer is of no use. The last reason is kept.
-    pub(crate) fn refused(&mut self, why: String) {
+    pub(crate) fn note_refusal(&mut self, why: String) {
         self.refusal = Some(why);
     }
 
@@ -81,7 +81,7 @@ mod tests {
             tally.answered(format!("10.0.0.{n}"));
         }
         assert_eq!(tally.words("DISCOVER"), "2 DISCOVERs sent, answers from 10.0.0.1, 10.0.0.2");
-        tally.refused("10.0.0.2 refuses".into());
+        tally.note_refusal("10.0.0.2 refuses".into());
         assert_eq!(
             tally.words("Solicit"),
             "2 Solicits sent, answers from 10.0.0.1, 10.0.0.2; 10.0.0.2 refuses"

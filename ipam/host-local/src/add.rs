@@ -73,7 +73,8 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     let boot = Boot::current();
     let mut ledger = Ledger::new(&store, &leases, Some(&attachment), &boot);
     ledger.first = source.map_or(0, Source::first);
-    ledger.kept = Memory::of(call, config.keep_for).map(|memory| memory.recall(&store)).unwrap_or_default();
+    ledger.kept =
+        Memory::from_call(call, config.keep_for).map(|memory| memory.recall(&store)).unwrap_or_default();
     let choices =
         allocate::choose(&config.sets, &config.requested, &call.container_id, &ledger).map_err(|err| {
             if let (Some(source), AllocateError::Full { set, .. }) = (source, &err) {
@@ -87,7 +88,7 @@ fn add_with(call: &Call, mut config: Config, source: Option<&dyn Source>) -> Res
     // The index does not have the previous owner of a reclaimed lease. So it is updated only if all leases were read.
     if leases.are_all() || removed.is_empty() {
         let given: Vec<IpAddr> = choices.iter().map(|choice| choice.ip).collect();
-        store.note(&leases, &attachment.container_id, &given, &removed);
+        store.update_index(&leases, &attachment.container_id, &given, &removed);
     }
 
     let ips = choices.iter().map(ip_config).collect::<Result<_, _>>()?;
@@ -105,9 +106,9 @@ pub(crate) fn give_again(call: &Call, config: &Config) -> Result<(), Error> {
     let mut given = super::in_ranges(call, config);
     given.retain(|ip| store.owner(*ip).is_none());
     for ip in &given {
-        journal.give(&store, *ip, &content, &boot)?;
+        journal.write_lease(&store, *ip, &content, &boot)?;
     }
-    store.note(&leases, &attachment.container_id, &given, &[]);
+    store.update_index(&leases, &attachment.container_id, &given, &[]);
     Ok(())
 }
 
@@ -146,7 +147,7 @@ fn write(
             journal.remove(store, choice.ip, ledger.boot)?;
             removed.push(choice.ip);
         }
-        if !journal.give(store, choice.ip, content, ledger.boot)? {
+        if !journal.write_lease(store, choice.ip, content, ledger.boot)? {
             return Err(StoreError::Unsettled(store.path().join(choice.ip.to_string())));
         }
         // The turn continues behind the latest address that was not remembered, so it reaches other remembered

@@ -75,7 +75,7 @@ impl Journal {
 
     /// Writes the lease of an address, with the mark of this boot. Returns false, and writes nothing, if a file has the
     /// name.
-    pub(crate) fn give(
+    pub(crate) fn write_lease(
         &self,
         store: &Store,
         ip: IpAddr,

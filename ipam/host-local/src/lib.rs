@@ -78,18 +78,18 @@ impl Plugin for HostLocal {
         let attachment = call.attachment();
         let added = added(call);
         let mut leases = store.leases_of(&attachment.container_id, &added)?;
-        if leases.of(&attachment).is_empty() && !leases.are_all() {
+        if leases.addresses_of(&attachment).is_empty() && !leases.are_all() {
             // A stale index must not leave leases, so all of them are read. A DEL without any lease is rare.
             leases = store.leases()?;
         }
         store.sweep(&leases);
-        let own = leases.of(&attachment);
-        if let Some(memory) = Memory::of(call, keep_for) {
+        let own = leases.addresses_of(&attachment);
+        if let Some(memory) = Memory::from_call(call, keep_for) {
             let known: Vec<IpAddr> = own.iter().copied().filter(|ip| added.contains(ip)).collect();
-            memory.keep(&store, &known);
+            memory.save_addresses(&store, &known);
         }
         release(&store, own.clone(), leases.hidden(|ip| added.contains(&ip)))?;
-        store.note(&leases, &attachment.container_id, &[], &own);
+        store.update_index(&leases, &attachment.container_id, &[], &own);
         Ok(())
     }
 
@@ -189,7 +189,7 @@ pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
         }
         // All leases are read, because one in the old form names no interface, and an earlier range may have been
         // another.
-        own = dir.leases()?.of(&attachment);
+        own = dir.leases()?.addresses_of(&attachment);
     }
     let missing = || {
         Error::check(format!("host-local: Failed to find address added by container {}", call.container_id))

@@ -27,7 +27,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Returns the memory of the pod in CNI_ARGS, for `seconds`. `None` for 0 seconds, or if CNI_ARGS names no pod.
-    pub(crate) fn of(call: &Call, seconds: u64) -> Option<Self> {
+    pub(crate) fn from_call(call: &Call, seconds: u64) -> Option<Self> {
         let args = call.args().ok().filter(|_| seconds > 0)?;
         let pod = format!("{}/{}/{}", args.get("K8S_POD_NAMESPACE")?, args.get("K8S_POD_NAME")?, call.ifname);
         let is_pod = pod.split('/').count() == 3
@@ -45,7 +45,7 @@ impl Memory {
 
     /// Remembers the addresses as the pod's latest ones. Drops expired lines, and the oldest ones if the file would be
     /// too long. Does nothing without an address.
-    pub(crate) fn keep(&self, store: &Store, ips: &[IpAddr]) {
+    pub(crate) fn save_addresses(&self, store: &Store, ips: &[IpAddr]) {
         if ips.is_empty() {
             return;
         }

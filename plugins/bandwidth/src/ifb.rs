@@ -22,7 +22,7 @@ use crate::root::{self, Limit};
 pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<Link, Error> {
     let name = made::name(&call.config.name, &call.container_id);
     let what = format!("limit what {} sends", call.ifname);
-    let ifb = call.step(&what, || make(host, veth, &name))?;
+    let ifb = call.step(&what, || make_ifb(host, veth, &name))?;
     let (index, undone) = (ifb.index, name.clone());
     call.undo.push(format!("remove {name}"), move || Ok(Netlink::open()?.remove_link(index, &undone)?));
     let alias = call.owner().comment();
@@ -39,7 +39,7 @@ pub(crate) fn add(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_
 }
 
 /// Makes the ifb, up, with MTU and queue length of `veth`. Fails with code 102 if a link has the name.
-fn make(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
+fn make_ifb(host: &mut Netlink, veth: &Link, name: &str) -> Result<Link, Error> {
     let (mtu, txqlen) = (Some(veth.mtu), Some(veth.txqlen));
     let new = NewLink { mtu, txqlen, up: true, ..NewLink::new(name, Kind::Ifb) };
     match host.create_link(kind::add(&new)) {
@@ -72,7 +72,7 @@ fn add_ingress(host: &mut Netlink, veth: &Link) -> Result<(), Error> {
 
 /// Finds the ifb of this attachment by its name. Returns `None` if there is none. Also returns `None`, with a warning,
 /// if its kind or alias shows another owner: the container may have a second interface.
-pub(crate) fn find(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
+pub(crate) fn find_ifb(call: &Call, host: &mut Netlink) -> Result<Option<Link>, Error> {
     let Some(link) = host.find_link(&made::name(&call.config.name, &call.container_id))? else {
         return Ok(None);
     };
@@ -105,7 +105,7 @@ pub(crate) fn check(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<
 
 /// Makes a missing ifb again, or gives it what it lacks: the limit, and the packets of the pod.
 pub(crate) fn put_back(call: &Call, host: &mut Netlink, veth: &Link, limit: &Limit<'_>) -> Result<(), Error> {
-    let Some(ifb) = find(call, host)? else { return add(call, host, veth, limit).map(drop) };
+    let Some(ifb) = find_ifb(call, host)? else { return add(call, host, veth, limit).map(drop) };
     if root::check(host, &ifb, limit).is_err() {
         root::put_limit(call, host, &ifb, limit)?;
     }

@@ -90,7 +90,7 @@ impl Plugin for Bandwidth {
         // the configuration is valid and limits what the pod receives.
         let limits_ingress = Config::read(&call.config).is_ok_and(|config| config.ingress.is_some());
         let mut host = Netlink::open()?;
-        let ifb = ifb::find(call, &mut host)?;
+        let ifb = ifb::find_ifb(call, &mut host)?;
         let mut outcome = Ok(());
         if ifb.is_some() || limits_ingress {
             outcome = veth::clear(call, &mut host, ifb.as_ref());

@@ -36,7 +36,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let mut inside = call.look_inside(&netns)?;
     // The MTU of the result counts, not that of the configuration: tuning may follow in the chain and set another one.
     call.expects(Place::Pod, check::pod(call, &mut inside, prev, "veth", false).map(drop))?;
-    let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+    let pod = check::find_link(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     pod::check_routers(call, &mut inside)?;
     let end = check::host_end(call, &mut cx.host, &netns, &pod, prev)?;
     let attached = Attached { prev, pod };
@@ -96,7 +96,7 @@ impl Attached<'_> {
                 }
             },
         )?;
-        let bridge = check::find(&mut cx.host, &config.bridge, "on the host")?;
+        let bridge = check::find_link(&mut cx.host, &config.bridge, "on the host")?;
         if let Some(name) = config.uplink.as_ref().filter(|_| ours::has_uplink(&bridge)) {
             call.wants(
                 Place::Host,
@@ -202,7 +202,7 @@ impl Attached<'_> {
         }
         let made = gateway::ensure(cx, bridge, wanted, self.prev)?;
         if let (Some(gateway), Some(vlan)) = (&made, config.vlan) {
-            vlan_gateway::keep(&mut cx.host, gateway, vlan)?;
+            vlan_gateway::keep_gateway(&mut cx.host, gateway, vlan)?;
         }
         let link = made.as_ref().unwrap_or(bridge);
         gateway::lead_to_pods(&mut cx.host, link, self.prev)?;

@@ -13,7 +13,7 @@ use crate::{gateway, port};
 /// Checks that the bridge exists, is up, and is as the configuration wants it. `accept_ra` is compared only in an
 /// examination (doctor, guard). The Go plugins' CHECK does not ask for it, and must not fail after a change of plugins.
 pub(crate) fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Result<(), Error> {
-    let bridge = check::find(host, &config.bridge, "on the host")?;
+    let bridge = check::find_link(host, &config.bridge, "on the host")?;
     if bridge.kind != "bridge" {
         return Err(Error::check(format!("interface {} is not a bridge", bridge.name)));
     }
@@ -112,7 +112,7 @@ pub(crate) fn check_vlans(host: &mut Netlink, wanted: &[(Vlan, u16)], port: &Lin
 
 /// Checks that the VLAN's gateway interface is up and leads into the VLAN, and returns it.
 fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Link, Error> {
-    let gateway = check::find(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
+    let gateway = check::find_link(host, &vlan_gateway_name(&bridge.name, vlan), "on the host")?;
     if !gateway.up {
         return Err(Error::check(format!("{} is down", gateway.name)));
     }

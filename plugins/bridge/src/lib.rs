@@ -113,7 +113,7 @@ impl Plugin for Bridge {
             arrival.finish(cx, &mut inside, &pair, &result)?;
         }
         if let (Some(gateway), Some(vlan)) = (&vlan_gateway, config.vlan) {
-            vlan_gateway::keep(&mut cx.host, gateway, vlan)?;
+            vlan_gateway::keep_gateway(&mut cx.host, gateway, vlan)?;
         }
         Ok(completed(result, interfaces, config.dns))
     }

@@ -139,7 +139,11 @@ impl Arrival {
         }
         cx.call.step(&format!("wait until the addresses of {ifname} can be used"), || {
             inside.wait_oper_up(pair.pod_index, UP_TIMEOUT)?;
-            if self.detection == Detection::On { pod::settle(inside, pair.pod_index, result) } else { Ok(()) }
+            if self.detection == Detection::On {
+                pod::wait_for_addresses(inside, pair.pod_index, result)
+            } else {
+                Ok(())
+            }
         })
     }
 }

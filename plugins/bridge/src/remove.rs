@@ -31,7 +31,7 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
     let mut host = Netlink::open()?;
     let mut nft = Nft::new();
 
-    let veth = remove::find(call, &mut host, &owner, HostEnd::Port);
+    let veth = remove::find_host_end(call, &mut host, &owner, HostEnd::Port);
     let rules = remove_rules(call, &mut nft, &owner, veth.as_ref().ok());
     let veth = veth.and_then(|veth| remove::veth(call, &mut host, veth));
     let lease = delegate::release(call, &veth, Command::Del);

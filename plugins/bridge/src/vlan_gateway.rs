@@ -64,7 +64,8 @@ fn unfinished(host: &mut Netlink, gateway: &Link) -> Result<Option<Link>, Error>
 }
 
 /// Finds the gateway interface of the VLAN, or makes or completes it, with its undo. The caller gives it the addresses
-/// and calls [`keep`] at the end of ADD. An interface of that name that an administrator has made is used as it is.
+/// and calls [`keep_gateway`] at the end of ADD. An interface of that name that an administrator has made is used as it
+/// is.
 pub(crate) fn ensure(cx: &mut Context<'_>, bridge: &Link, vlan: u16) -> Result<Link, Error> {
     let name = vlan_gateway_name(&bridge.name, vlan);
     if let Some(found) = cx.host.find_link(&name)?
@@ -115,7 +116,7 @@ pub(crate) fn follow(cx: &mut Context<'_>, bridge: &Link, mtu: Option<u32>) -> R
 
 /// Makes a new gateway interface permanent by its alias. It is the last step of an ADD, because the undo then keeps the
 /// interface. Does nothing if the interface has another alias than [`fresh`].
-pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), Error> {
+pub(crate) fn keep_gateway(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), Error> {
     if !is_new(gateway) {
         return Ok(());
     }
@@ -128,7 +129,7 @@ pub(crate) fn keep(host: &mut Netlink, gateway: &Link, vlan: u16) -> Result<(), 
 /// advertisements, and a new one becomes permanent.
 fn share(cx: &mut Context<'_>, found: Link, vlan: u16) -> Result<Link, Error> {
     let (call, host) = (cx.call, &mut cx.host);
-    keep(host, &found, vlan)?;
+    keep_gateway(host, &found, vlan)?;
     if found.accept_ra != Some(0) {
         ignore_router_advertisements(call, &found.name)?;
     }

@@ -13,7 +13,7 @@ use crate::config;
 
 /// Finds the port of a bridge among the host's interfaces in `prev`, with its flags. Returns `None` for a pod without a
 /// bridge, whose packets all pass the host's rules. Fails with code 7 if `prev` names no port of a bridge.
-fn find(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
+fn find_port(host: &mut Netlink, prev: &CniResult) -> Result<Option<(Link, Port)>, Error> {
     let mut outside = prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     if let Some(first) = outside.next()
         && let Some(first) = host.find_link(&first.name)?
@@ -96,10 +96,10 @@ pub(crate) fn is_unused(interface: &str, own: &[&str], owner: Option<&Owner>) ->
     }))
 }
 
-/// Isolates the pod's port, with its undo. Does nothing for a pod without a bridge. Fails as [`find`] does.
+/// Isolates the pod's port, with its undo. Does nothing for a pod without a bridge. Fails as [`find_port`] does.
 pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
     let mut host = Netlink::open()?;
-    let Some((found, old)) = find(&mut host, prev)? else { return Ok(()) };
+    let Some((found, old)) = find_port(&mut host, prev)? else { return Ok(()) };
     if old.isolated {
         return Ok(());
     }
@@ -114,7 +114,7 @@ pub(crate) fn isolate(call: &Call, prev: &CniResult) -> Result<(), Error> {
 /// Fails with code 103 if the pod's port is not isolated, and with code 7 if `prev` names no port of a bridge. A pod
 /// without a bridge has none to check.
 pub(crate) fn check(prev: &CniResult) -> Result<(), Error> {
-    let Some((found, flags)) = find(&mut Netlink::open()?, prev)? else { return Ok(()) };
+    let Some((found, flags)) = find_port(&mut Netlink::open()?, prev)? else { return Ok(()) };
     if flags.isolated {
         return Ok(());
     }

@@ -71,7 +71,7 @@ pub(crate) fn link_or_returned(
             (Err(_), _) => false,
         };
         if is_meant {
-            let _held = records.hold(&record.name)?;
+            let _held = records.lock_device(&record.name)?;
             if moving::home(&record, None)? {
                 records.remove(&record.owner())?;
                 return see_wanted(host, wanted);
@@ -81,9 +81,9 @@ pub(crate) fn link_or_returned(
     found
 }
 
-/// Finds the configured interface and reads what proves which device it is ([`DeviceNamespace::see`]).
+/// Finds the configured interface and reads what proves which device it is ([`DeviceNamespace::read_properties`]).
 fn see_wanted(host: &mut DeviceNamespace, wanted: &DeviceSelector) -> Result<Seen, Error> {
     let link = link(&mut host.netlink, wanted)?;
     let gone = format!("device {} was removed meanwhile", link.name);
-    host.see(link)?.ok_or_else(|| Error::new(Code::KERNEL, gone))
+    host.read_properties(link)?.ok_or_else(|| Error::new(Code::KERNEL, gone))
 }

@@ -9,7 +9,7 @@
 //!
 //! DEL moves the device back from the pod and restores its state. If the pod has died, DEL finds the device where the
 //! kernel has put it. A link that is not proven to be the device stays (`identity`). While a verb moves or restores a
-//! device, it holds that device's lock (`store::Records::hold`).
+//! device, it holds that device's lock (`store::Records::lock_device`).
 
 mod config;
 mod find;
@@ -125,9 +125,9 @@ impl Plugin for HostDevice {
 /// Go plugin has no record, and is recognized by any alias.
 fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), Error> {
     let mut pod = DeviceNamespace::pod(&call.open_netns()?)?;
-    let link = check::find(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
+    let link = check::find_link(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
     let is_moved = match Records(data_dir).read(&call.owner())? {
-        Some(record) => pod.find(&record)?.is_some_and(|device| device.index == link.index),
+        Some(record) => pod.find_device(&record)?.is_some_and(|device| device.index == link.index),
         // Without a record the Go plugin has moved the device. It writes the old name into the alias.
         None => !link.alias.is_empty(),
     };
@@ -149,7 +149,7 @@ fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), 
 /// the device was renamed while this ADD waited for its lock.
 fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
     let (owner, records) = (call.owner(), Records(config.data_dir.clone()));
-    records.make()?;
+    records.make_directory()?;
     let mut host = DeviceNamespace::host()?;
     end_earlier(&owner, netns, &records)?;
     let name = match &config.wanted {
@@ -159,7 +159,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
         }
         other => find::link_or_returned(&mut host, other, &records)?.link.name,
     };
-    let _held = records.hold(&name)?;
+    let _held = records.lock_device(&name)?;
     let seen = find::link_or_returned(&mut host, &config.wanted, &records)?;
     let link = &seen.link;
     if link.name != name {
@@ -171,10 +171,10 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
         return Err(pair::pod_name_taken(call));
     }
     let (details, addrs) = (host.netlink.details(link.index)?, host.netlink.addrs(link.index)?);
-    let record = DeviceRecord::of(&owner, &call.netns, &seen, &addrs).with_settings(details);
+    let record = DeviceRecord::from_device(&owner, &call.netns, &seen, &addrs).with_settings(details);
     let (home, kept, undone) = (call.open_netns()?, record.clone(), records.clone());
     call.undo.push(format!("bring device {name} home"), move || {
-        let _held = undone.hold(&kept.name)?;
+        let _held = undone.lock_device(&kept.name)?;
         moving::home(&kept, Some(&home))?;
         undone.remove(&owner)
     });
@@ -193,8 +193,8 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
 /// record replaces the old one later. Fails with code 102 if that device is still in the pod.
 fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
     let Some(record) = records.read(owner)? else { return Ok(()) };
-    let _held = records.hold(&record.name)?;
-    if DeviceNamespace::pod(netns)?.find(&record)?.is_some() {
+    let _held = records.lock_device(&record.name)?;
+    if DeviceNamespace::pod(netns)?.find_device(&record)?.is_some() {
         let what = format!("device {} is in the pod already, as {}", record.name, record.ifname);
         return Err(Error::new(Code::CONFLICT, what).details("call DEL first"));
     }
@@ -207,7 +207,7 @@ fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Er
 fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let netns = call.find_netns()?;
     if let Some(record) = records.read(&call.owner())? {
-        let _held = records.hold(&record.name)?;
+        let _held = records.lock_device(&record.name)?;
         // Another DEL or a GC may have moved the device before this one got the lock.
         return match records.read(&call.owner())? {
             Some(record) => bring_home(call, netns.as_ref(), records, &record),
@@ -219,7 +219,7 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
     let wanted = Config::read(&call.config).ok().map(|config| config.wanted);
     // Dropping this lock removes the lock file that a killed ADD has left.
     let _held = match &wanted {
-        Some(DeviceSelector::Name(name)) => records.hold(name)?,
+        Some(DeviceSelector::Name(name)) => records.lock_device(name)?,
         _ => None,
     };
     match (netns, wanted) {
@@ -270,14 +270,14 @@ fn bring_home(
 /// Moves back the device of one record for GC, from its namespace or from any that a mount pins. A device that is
 /// nowhere is forgotten ([`forget`]).
 fn collect(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
-    let _held = records.hold(&record.name)?;
+    let _held = records.lock_device(&record.name)?;
     // A DEL may have removed the record before this GC got the lock.
     let Some(record) = &records.read(&record.owner())? else { return Ok(()) };
     let netns = find_netns(Path::new(&record.netns))?;
     let mut found = moving::home(record, netns.as_ref())?;
     for path in if found { Vec::new() } else { netns::pinned() } {
         if let Some(netns) = find_netns(&path)?
-            && DeviceNamespace::pod(&netns)?.find(record)?.is_some()
+            && DeviceNamespace::pod(&netns)?.find_device(record)?.is_some()
         {
             found = moving::home(record, Some(&netns))?;
             break;
@@ -303,7 +303,7 @@ fn forget(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
 fn adopt(call: &Call, netns: &NetNs, wanted: &DeviceSelector, records: &Records) -> Result<(), Error> {
     let mut pod = DeviceNamespace::pod(netns)?;
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
-    let Some(seen) = pod.see(link)? else { return Ok(()) };
+    let Some(seen) = pod.read_properties(link)? else { return Ok(()) };
     let link = &seen.link;
     let is_name = names::new_interface_problem(&link.alias).is_none() && owner::tag(&link.alias).is_none();
     let is_wanted = match wanted {
@@ -321,9 +321,9 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &DeviceSelector, records: &Records)
     }
     // The Go plugin does not record whether the device was up.
     let was = Link { name: link.alias.clone(), alias: String::new(), up: false, ..link.clone() };
-    let record = DeviceRecord::of(&call.owner(), &call.netns, &Seen { link: was, ..seen }, &[]);
-    records.make().and_then(|()| records.write(&record)).unwrap_or_else(|err| log::warn!("{err}"));
-    let _held = records.hold(&record.name)?;
+    let record = DeviceRecord::from_device(&call.owner(), &call.netns, &Seen { link: was, ..seen }, &[]);
+    records.make_directory().and_then(|()| records.write(&record)).unwrap_or_else(|err| log::warn!("{err}"));
+    let _held = records.lock_device(&record.name)?;
     moving::home(&record, Some(netns))?;
     records.remove(&record.owner())
 }

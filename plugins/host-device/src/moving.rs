@@ -42,11 +42,11 @@ pub(crate) fn home(record: &DeviceRecord, pod: Option<&NetNs>) -> Result<bool, E
     let mut origin = Origin::Host;
     if let Some(pod) = pod {
         let mut pod = DeviceNamespace::pod(pod)?;
-        if let Some(link) = pod.find(record)? {
+        if let Some(link) = pod.find_device(record)? {
             origin = out_of_pod(&mut pod.netlink, &mut host.netlink, &link, record)?;
         }
     }
-    match host.find(record)? {
+    match host.find_device(record)? {
         Some(link) => restore(&mut host.netlink, &link, record, origin).map(|()| true),
         None => {
             if origin == Origin::Pod {

@@ -38,7 +38,7 @@ impl DeviceNamespace {
     ///
     /// sysfs finds links by name only. Where there is a sysfs, a link without an inode must not count. A pod could
     /// rename the link at that moment, and have it recognized by properties that it has forged.
-    pub(crate) fn see(&mut self, mut link: Link) -> Result<Option<Seen>, Error> {
+    pub(crate) fn read_properties(&mut self, mut link: Link) -> Result<Option<Seen>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index).if_present()? {
                 None => return Ok(None),
@@ -62,10 +62,10 @@ impl DeviceNamespace {
 
     /// Finds the recorded device in this namespace, under any name. `None` if it is elsewhere. If several links match
     /// without proof, the one with the recorded index is returned.
-    pub(crate) fn find(&mut self, record: &DeviceRecord) -> Result<Option<Link>, Error> {
+    pub(crate) fn find_device(&mut self, record: &DeviceRecord) -> Result<Option<Link>, Error> {
         // The device usually has its recorded name. That saves a list of all links, of which a host may have thousands.
         if let Some(link) = self.netlink.find_link(&record.name)?
-            && let Some(seen) = self.see(link)?
+            && let Some(seen) = self.read_properties(link)?
             && record.is_proven(&seen)
         {
             return Ok(Some(seen.link));
@@ -74,7 +74,7 @@ impl DeviceNamespace {
         let mut found = Vec::new();
         for link in self.netlink.links(&Filter { master: None, kind })? {
             if link.kind == record.kind
-                && let Some(seen) = self.see(link)?
+                && let Some(seen) = self.read_properties(link)?
                 && record.is(&seen)
             {
                 found.push(seen.link);

@@ -75,7 +75,7 @@ pub(crate) struct Settings {
 impl DeviceRecord {
     /// Makes the record of a device that is about to be moved, without its settings ([`DeviceRecord::with_settings`]).
     /// Leaves out addresses that expire, and those of IPv6 that the kernel makes for each link.
-    pub(crate) fn of(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
+    pub(crate) fn from_device(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
         let link = &seen.link;
         let marks = Marks {
             inode: seen.device.as_ref().map_or(0, |device| device.inode),

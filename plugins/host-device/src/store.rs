@@ -48,7 +48,7 @@ impl Records {
     /// `None` if the directory is missing, because there are no records then. On a read-only or full file system the
     /// lock of the directory is taken in place of a file. DEL and GC need no more, and ADD fails there before it moves
     /// anything. Fails with code 11 after a signal, and with code 5 if the lock cannot be taken.
-    pub(crate) fn hold(&self, device: &str) -> Result<Option<Held>, Error> {
+    pub(crate) fn lock_device(&self, device: &str) -> Result<Option<Held>, Error> {
         let own = self.0.join(format!("{LOCK}{device}"));
         let mut create = OpenOptions::new();
         create.write(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
@@ -83,7 +83,7 @@ impl Records {
         Ok(found)
     }
 
-    /// Writes the record atomically. The directory has to exist ([`Records::make`]). Fails with code 5.
+    /// Writes the record atomically. The directory has to exist ([`Records::make_directory`]). Fails with code 5.
     pub(crate) fn write(&self, record: &DeviceRecord) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
@@ -93,7 +93,7 @@ impl Records {
     }
 
     /// Makes the directory if it is missing. Fails with code 5.
-    pub(crate) fn make(&self) -> Result<(), Error> {
+    pub(crate) fn make_directory(&self) -> Result<(), Error> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.map_err(|err| Error::io("make directory", &self.0, &err))
     }
@@ -112,7 +112,7 @@ impl Records {
                 remove(&self.0.join(&name))?;
             }
             if let Some(device) = name.strip_prefix(LOCK) {
-                drop(self.hold(device)?);
+                drop(self.lock_device(device)?);
             }
         }
         Ok(())
@@ -176,8 +176,8 @@ mod tests {
         let records = Records(dir.path().join("a/b"));
         let one = record("one");
         assert_eq!(records.read(&one.owner()).unwrap(), None);
-        assert!(records.hold("eth7").unwrap().is_none(), "no directory, no lock");
-        records.make().unwrap();
+        assert!(records.lock_device("eth7").unwrap().is_none(), "no directory, no lock");
+        records.make_directory().unwrap();
         records.write(&one).unwrap();
         // As from a killed process.
         fs::write(records.fresh(&one.owner()), "{").unwrap();
@@ -203,10 +203,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let records = Records(dir.path().to_owned());
         let count = || fs::read_dir(dir.path()).unwrap().count();
-        let one = records.hold("eth7").unwrap().unwrap();
-        let two = records.hold("eth8").unwrap().unwrap();
+        let one = records.lock_device("eth7").unwrap().unwrap();
+        let two = records.lock_device("eth8").unwrap().unwrap();
         // The undo of a panicking ADD takes the lock again and keeps the file.
-        drop(records.hold("eth7").unwrap().unwrap());
+        drop(records.lock_device("eth7").unwrap().unwrap());
         assert_eq!(count(), 2);
         drop((one, two));
         assert_eq!(count(), 0);
@@ -216,7 +216,9 @@ mod tests {
         assert_eq!(count(), 0);
         // The previous holder's file is removed, so a waiter locks the next one.
         std::thread::scope(|scope| {
-            let add = |_| scope.spawn(|| (0..200).for_each(|_| drop(records.hold("eth7").unwrap().unwrap())));
+            let add = |_| {
+                scope.spawn(|| (0..200).for_each(|_| drop(records.lock_device("eth7").unwrap().unwrap())))
+            };
             (0..4).map(add).for_each(drop);
         });
         assert_eq!(count(), 0);

@@ -163,7 +163,7 @@ fn check_words(key: &str, words: &[String], ends: &[char]) -> Result<(), Error> 
 fn mappings(entries: &[PortMapping]) -> Result<Vec<Mapping>, Error> {
     let mut mappings: Vec<Mapping> = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
-        let Some(mapping) = Mapping::of(entry) else {
+        let Some(mapping) = Mapping::from_entry(entry) else {
             let why = format!(".protocol: unknown protocol \"{}\"", entry.protocol.escape_default());
             return Err(invalid_mapping(index, &why).details("allowed are tcp, udp and sctp"));
         };

@@ -27,7 +27,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let mut inside = call.look_inside(&netns)?;
 
     call.expects(Place::Pod, check::pod(call, &mut inside, &prev, "veth", false).map(drop))?;
-    let pod = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+    let pod = check::find_link(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     check_routers(call, &mut inside)?;
     let end = check::host_end(call, &mut host, &netns, &pod, &prev)?;
     config.mtu.follow(call, &mut host, &mut inside, &prev, end.as_ref())?;
@@ -37,7 +37,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
         host::forwards(call, &mut host, end, &addrs)?;
     }
     if config.masquerade.wanted {
-        let masqueraded = config.masquerade.of(addrs.iter().copied());
+        let masqueraded = config.masquerade.for_addresses(addrs.iter().copied());
         call.wants(
             Place::Rules,
             &mut Nft::new(),

@@ -138,8 +138,10 @@ impl Plugin for Ptp {
 
 /// Adds the masquerading of `addrs`, with its undo.
 fn masquerade(call: &Call, nft: &mut Nft, config: &Config, addrs: &[IpNetwork]) -> Result<(), Error> {
-    let wanted =
-        PodRules { masquerade: Some(config.masquerade.of(addrs.iter().copied())), ..PodRules::default() };
+    let wanted = PodRules {
+        masquerade: Some(config.masquerade.for_addresses(addrs.iter().copied())),
+        ..PodRules::default()
+    };
     let undo = filters::add(nft, &call.owner(), &wanted)?;
     call.undo.push("remove masquerading", move || undo.run());
     Ok(())

@@ -27,7 +27,7 @@ pub(crate) fn attachment(call: &Call) -> Result<(), Error> {
         Config::read(&call.config).map(|config| config.masquerade.translation).unwrap_or_default();
     let sources = Sources { addrs: &addrs, translation: &translation };
     let rules = masquerade::remove(&mut nft, &owner, sources);
-    let pair = remove::find(call, &mut host, &owner, HostEnd::Routed)
+    let pair = remove::find_host_end(call, &mut host, &owner, HostEnd::Routed)
         .and_then(|found| remove::veth(call, &mut host, found));
     let lease = delegate::release(call, &pair, Command::Del);
     all([pair, lease, rules])

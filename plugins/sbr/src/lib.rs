@@ -132,7 +132,7 @@ impl Plugin for Sbr {
     fn check(&self, call: &Call, prev: &CniResult) -> Result<(), Error> {
         let config = Config::read(&call.config)?;
         let mut inside = Netlink::open_in(&call.open_netns()?)?;
-        let link = check::find(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
+        let link = check::find_link(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
         let rules = inside.rules()?;
         let routes = inside.routes(link.index, Some(route::ANY_TABLE))?;
         for ip in config::addresses(prev, &call.ifname) {

@@ -40,7 +40,7 @@ pub(crate) struct Backup {
 
 impl Backup {
     /// Returns the present values of those settings that are `wanted`.
-    pub(crate) fn of(now: &Link, wanted: &Settings, network: &str) -> Self {
+    pub(crate) fn from_link(now: &Link, wanted: &Settings, network: &str) -> Self {
         Backup {
             mac: wanted.mac.and(now.mac).map(|mac| mac.to_string()),
             promisc: wanted.promisc.map(|_| now.promisc),

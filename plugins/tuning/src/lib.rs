@@ -214,7 +214,7 @@ fn check_sysctl(sysctl: &Sysctl) -> Result<(), Error> {
 fn change(call: &Call, netns: &NetNs, config: &Config) -> Result<(), Error> {
     let mut inside = Netlink::open_in(netns)?;
     let now = inside.link(&call.ifname)?;
-    let saved = Backup::of(&now, &config.settings, &call.config.name);
+    let saved = Backup::from_link(&now, &config.settings, &call.config.name);
     let file = backup::file(&config.data_dir, &call.attachment());
     backup::write(&file, &saved, &call.undo)?;
     for Difference { change, inverse, .. } in config.settings.differences(&now) {

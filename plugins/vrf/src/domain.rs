@@ -36,21 +36,21 @@ pub(crate) struct Vrf {
 }
 
 /// Finds the VRF of this name. `None` if no link has it. Fails with code 102 if another kind of link has it.
-pub(crate) fn find(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
+pub(crate) fn find_named_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
     let Some(link) = inside.find_link(name)? else { return Ok(None) };
     let not_one = Error::new(Code::CONFLICT, format!("\"{name}\" already exists but is not a VRF"));
-    Vrf::of(link).map(Some).ok_or(not_one)
+    Vrf::from_link(link).map(Some).ok_or(not_one)
 }
 
 /// Returns the VRF that `port` is a port of. `None` without a port, without a master, or if the master is no VRF.
 pub(crate) fn of_port(inside: &mut Netlink, port: Option<&Link>) -> Result<Option<Vrf>, Error> {
     let Some(master) = port.and_then(|port| port.master) else { return Ok(None) };
-    Ok(inside.link_at(master).if_present()?.and_then(Vrf::of))
+    Ok(inside.link_at(master).if_present()?.and_then(Vrf::from_link))
 }
 
 /// Finds the VRF of this name for a removal. `None` if no link has it, or another kind of link.
 pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, Error> {
-    Ok(inside.find_link(name)?.and_then(Vrf::of))
+    Ok(inside.find_link(name)?.and_then(Vrf::from_link))
 }
 
 /// Finds the VRF, or makes it, up, with its undo. An existing VRF is returned as it is, even if it is down. The undo
@@ -59,7 +59,7 @@ pub(crate) fn find_vrf(inside: &mut Netlink, name: &str) -> Result<Option<Vrf>, 
 /// Fails with code 102 if the VRF has another table than configured, or if another link has its name. Fails with code
 /// 11 if concurrent ADDs took each table that was chosen.
 pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
-    if let Some(found) = find(inside, &config.name)? {
+    if let Some(found) = find_named_vrf(inside, &config.name)? {
         return matching(found, config);
     }
     // The undo is pushed first, because a lost answer does not tell whether the VRF was made.
@@ -72,7 +72,7 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
         }
     });
     match config.table {
-        Some(table) => make(inside, config, table).or_else(|err| instead(inside, config, err)),
+        Some(table) => make_vrf(inside, config, table).or_else(|err| instead(inside, config, err)),
         None => make_with_a_free_table(inside, config),
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
 fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     for _ in 0..CHOICES {
         let table = free_table(&all(inside)?)?;
-        match make(inside, config, table) {
+        match make_vrf(inside, config, table) {
             Ok(vrf) => {
                 let vrfs = all(inside)?;
                 if !vrfs.iter().any(|other| other.table == table && other.link.index < vrf.link.index) {
@@ -103,14 +103,14 @@ fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, 
 /// explained and returned.
 fn instead(inside: &mut Netlink, config: &Config, err: netlink::Error) -> Result<Vrf, Error> {
     match err.errno {
-        Errno::EEXIST => matching(find(inside, &config.name)?.ok_or(err)?, config),
+        Errno::EEXIST => matching(find_named_vrf(inside, &config.name)?.ok_or(err)?, config),
         Errno::EOPNOTSUPP => Err(alone::unknown_kind(ANY, Code::KERNEL).details(err.to_string())),
         _ => Err(err.into()),
     }
 }
 
 /// Makes the VRF in one message, so that it is never visible without its mark, or down.
-fn make(inside: &mut Netlink, config: &Config, table: u32) -> Result<Vrf, netlink::Error> {
+fn make_vrf(inside: &mut Netlink, config: &Config, table: u32) -> Result<Vrf, netlink::Error> {
     let kind = Kind::Vrf(kind::Vrf { table });
     let new = NewLink { group: Some(GROUP), up: true, ..NewLink::new(&config.name, kind) };
     let link = inside.create_link(kind::add(&new))?;
@@ -132,7 +132,7 @@ fn matching(found: Vrf, config: &Config) -> Result<Vrf, Error> {
 /// Lists the VRFs of the namespace.
 fn all(inside: &mut Netlink) -> Result<Vec<Vrf>, Error> {
     let links = inside.links(&Filter { master: None, kind: Some("vrf") })?;
-    Ok(links.into_iter().filter_map(Vrf::of).collect())
+    Ok(links.into_iter().filter_map(Vrf::from_link).collect())
 }
 
 /// Returns the lowest number that is no VRF's table and none of the kernel's. It may have routes.
@@ -153,7 +153,7 @@ pub(crate) fn remove_if_empty(inside: &mut Netlink, vrf: &Vrf) -> Result<(), Err
 
 impl Vrf {
     /// Returns the link as a VRF, or `None` if it is of another kind.
-    fn of(link: Link) -> Option<Vrf> {
+    fn from_link(link: Link) -> Option<Vrf> {
         match link.settings {
             Some(Kind::Vrf(settings)) => Some(Vrf { link, table: settings.table }),
             _ => None,

@@ -87,7 +87,7 @@ impl Plugin for Vrf {
         let netns = call.open_netns()?;
         let mut inside = Netlink::open_in(&netns)?;
         let place = format!("in {}", call.netns);
-        let vrf = domain::find(&mut inside, &config.name).map_err(|err| Error::check(err.msg))?;
+        let vrf = domain::find_named_vrf(&mut inside, &config.name).map_err(|err| Error::check(err.msg))?;
         let vrf = vrf.ok_or_else(|| Error::check(format!("VRF {} is missing {place}", config.name)))?;
         if !vrf.link.up {
             return Err(Error::check(format!("VRF {} is down", config.name)));

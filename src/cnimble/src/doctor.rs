@@ -70,15 +70,15 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
         (true, true) => Some(Reach::Pods),
     };
     let work = async {
-        let diagnosis = doctor.look().await?;
+        let diagnosis = doctor.examine_node().await?;
         let repairs = match reach {
             Some(reach) => Some(doctor.repair(&diagnosis.findings, reach).await),
             None => None,
         };
         Ok::<_, cni::Error>((diagnosis, repairs))
     };
-    let (mut diagnosis, repairs) = interrupt::look(what, work).await?;
-    let plugins = PluginFiles::look(session, &doctor).await;
+    let (mut diagnosis, repairs) = interrupt::await_reading(what, work).await?;
+    let plugins = PluginFiles::examine_files(session, &doctor).await;
     let findings = finding::items(&mut diagnosis, repairs);
     let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);
     let failed = count(&findings, Outcome::Failed);
@@ -121,7 +121,7 @@ async fn store_faults(session: &Session) -> Vec<String> {
     for network in session.conf.list().map(|listing| listing.networks).unwrap_or_default() {
         let Some(plugin) = etcd::plugin_of(&network.list) else { continue };
         let config = network.list.configuration(plugin, &Injection::default()).to_string();
-        if let Err(err) = etcd::look(session.invoker.path(), &config).await {
+        if let Err(err) = etcd::check_store(session.invoker.path(), &config).await {
             faults.push(format!("network {}: {err}", network.list.name));
         }
     }

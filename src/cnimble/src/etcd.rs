@@ -61,7 +61,7 @@ pub(super) async fn answer<A: AsRef<std::ffi::OsStr>>(
 ///
 /// # Errors
 /// Fails with the error of that ADD, and as [`answer`] does.
-pub(super) async fn look(path: &[PathBuf], config: &str) -> Result<(), Error> {
+pub(super) async fn check_store(path: &[PathBuf], config: &str) -> Result<(), Error> {
     answer(path, ["look"], config).await.map(drop)
 }
 

@@ -121,7 +121,7 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
         return code(session, number);
     }
     if let Some(rule) = Rule::ALL.iter().find(|rule| rule.name() == word) {
-        return tell(
+        return print_text(
             session,
             &format!("{}: {}\n", rule.name(), rule.about()),
             &json!({"rule": word, "about": rule.about()}),
@@ -129,7 +129,7 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
     }
     if let Some((name, about)) = VARIABLES.iter().find(|(name, _)| *name == word) {
         let object = json!({"variable": name, "about": about});
-        return tell(session, &format!("{name}, a variable of every plugin: {about}\n"), &object);
+        return print_text(session, &format!("{name}, a variable of every plugin: {about}\n"), &object);
     }
     let found = keys(word);
     let plugin = page(word);
@@ -154,7 +154,7 @@ pub(super) fn explain(session: &Session, word: &str) -> Result<(), Report> {
             "inGo": key.is_in_go,
         })
     });
-    tell(session, &text, &object.into_iter().chain(list).collect())
+    print_text(session, &text, &object.into_iter().chain(list).collect())
 }
 
 /// Returns the description of a plugin, with the paths of its keys.
@@ -177,7 +177,7 @@ pub(super) fn words() -> impl Iterator<Item = String> {
 
 /// Prints the text, or the object with `--json`, without the marks of Markdown. The sentences are from the manual's
 /// pages.
-fn tell(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
+fn print_text(session: &Session, text: &str, object: &Value) -> Result<(), Report> {
     if session.json { print_json(&without_markdown_in(object)) } else { print(&without_markdown(text)) }
 }
 
@@ -225,7 +225,7 @@ fn code(session: &Session, number: u32) -> Result<(), Report> {
         return Err(Report::because(Exit::Usage, format!("no error code {number} is known"), why));
     };
     let object = json!({"code": number, "about": about, "help": help});
-    tell(session, &format!("error code {number}: {about}\n  {help}\n"), &object)
+    print_text(session, &format!("error code {number}: {about}\n  {help}\n"), &object)
 }
 
 /// A key with the plugin that has it, or with `None` for a key of every network.

@@ -90,7 +90,7 @@ impl Item {
     }
 
     /// Returns the finding and why it is not repaired, or `None` if it was not left alone.
-    pub(super) fn left(&self) -> Option<String> {
+    pub(super) fn left_alone_text(&self) -> Option<String> {
         let Brief { kind, what, outcome, .. } = &self.brief;
         let doubt = self.doubt.as_ref().filter(|_| *outcome == Outcome::Left)?;
         Some(format!("{kind} {what}: {doubt}"))

@@ -12,7 +12,7 @@ use super::Session;
 use super::args::Gc;
 use super::finding::{self, Item, Outcome, count};
 use super::interrupt::{self, interruptible};
-use super::output::{View, note};
+use super::output::{View, print_note};
 use super::report::{Exit, Report, fail_with};
 use super::style::Paint;
 
@@ -83,7 +83,7 @@ async fn twice(doctor: &Doctor<'_>, network: &str, grace: u64) -> Result<(Diagno
     first.findings.retain(|finding| finding.doubt.is_none());
     if !first.findings.is_empty() {
         // The wait can take minutes, so the note shows that the command works.
-        note(&format!("{} found; looking again in {grace} s (--grace)", first.findings.len()));
+        print_note(&format!("{} found; looking again in {grace} s (--grace)", first.findings.len()));
         tokio::time::sleep(Duration::from_secs(grace)).await;
         let second = doctor.look_at(network)?;
         left = doubtful(&second.findings);

@@ -55,7 +55,7 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T,
 
 /// Waits for work that only reads this node. A failure becomes a report with [`Exit::Files`], and a signal one that
 /// says so.
-pub(super) async fn look<T, E: Display>(
+pub(super) async fn await_reading<T, E: Display>(
     what: &str,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Report> {
@@ -78,7 +78,7 @@ pub(super) fn finish<T>(
     outcome: Result<Result<T, Error>, Exit>,
 ) -> Result<T, Report> {
     match outcome {
-        Ok(outcome) => outcome.map_err(|err| Report::of(session, what, &err)),
+        Ok(outcome) => outcome.map_err(|err| Report::from_error(session, what, &err)),
         Err(exit) => Err(stopped(exit, what)),
     }
 }

@@ -27,18 +27,20 @@ pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> 
                 None
             };
             let task = std::iter::once("init").chain(setup);
-            let answer = ask(session, network, task, &format!("can't set up network {network}")).await?;
+            let answer =
+                run_program(session, network, task, &format!("can't set up network {network}")).await?;
             let rest = if *recover { "; nodes claim again what they own, then others" } else { "" };
             session.done(&format!("{network} is set up{rest}"), &answer)
         }
         Task::Blocks(Network { network }) => {
             let answer =
-                ask(session, network, ["blocks"], &format!("can't list the blocks of {network}")).await?;
+                run_program(session, network, ["blocks"], &format!("can't list the blocks of {network}"))
+                    .await?;
             session.show(&Blocks(answer))
         }
         Task::Release { network: Network { network }, node } => {
             let what = format!("can't release the addresses of {node} in {network}");
-            let answer = ask(session, network, ["release", node.as_str()], &what).await?;
+            let answer = run_program(session, network, ["release", node.as_str()], &what).await?;
             let count = answer.get("released").and_then(Value::as_u64).unwrap_or(0);
             session.done(
                 &format!("blocks and addresses released: {count}; free from {}", free(&answer)),
@@ -78,7 +80,7 @@ fn free(answer: &Value) -> String {
 ///
 /// # Errors
 /// Fails if the network doesn't use cluster-local, if there is no program, and with the program's own error.
-async fn ask(
+async fn run_program(
     session: &Session,
     network: &str,
     task: impl IntoIterator<Item = &str>,

@@ -32,7 +32,7 @@ pub(super) fn ls(session: &Session, given: &Ls) -> Result<(), Report> {
     if let Some(name) = &given.network
         && !tree.networks.iter().any(|network| network.name == *name)
     {
-        let unknown = network::find(session, name).err();
+        let unknown = network::load_network(session, name).err();
         return Err(unknown.map_or_else(
             || Report::because(Exit::Usage, WHAT, format!("{name} is a file: give the network's name")),
             |err| Report::conf(WHAT, &err),

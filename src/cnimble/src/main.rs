@@ -113,7 +113,7 @@ impl Session {
             directories: directories(global),
             timeout: Duration::from_secs(global.timeout),
             terminal: std::io::IsTerminal::is_terminal(&stdout),
-            paint: Paint::of(&stdout),
+            paint: Paint::for_stream(&stdout),
         }
     }
 
@@ -223,14 +223,14 @@ fn not_understood(err: &clap::Error) -> ExitCode {
     let with_help = is_help.then(|| help::command().try_get_matches().err()).flatten();
     let err = with_help.as_ref().unwrap_or(err);
     if !err.use_stderr() {
-        let text = if Paint::of(&std::io::stdout()).is_on() {
+        let text = if Paint::for_stream(&std::io::stdout()).is_on() {
             err.render().ansi().to_string()
         } else {
             err.render().to_string()
         };
         return match print_as_is(&text) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(report) => tell(Format::Words, &report),
+            Err(report) => print_report(Format::Words, &report),
         };
     }
     let wants_json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
@@ -238,7 +238,7 @@ fn not_understood(err: &clap::Error) -> ExitCode {
         && let Some(right) = help::right_verb(word)
     {
         let report = report::usage(format!("there is no verb {word}")).hint(right);
-        return tell(if wants_json { Format::Json } else { Format::Words }, &report);
+        return print_report(if wants_json { Format::Json } else { Format::Words }, &report);
     }
     if !wants_json {
         // The message quotes the command line, which can contain names from untrusted input.
@@ -249,13 +249,13 @@ fn not_understood(err: &clap::Error) -> ExitCode {
     }
     let text = err.render().to_string();
     let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    tell(Format::Json, &report::usage(why).hint("`cnimble help` has the verbs and options"))
+    print_report(Format::Json, &report::usage(why).hint("`cnimble help` has the verbs and options"))
 }
 
 /// Prints the report of a failed command, and returns its exit status.
 fn fail(session: &Session, report: &Report) -> ExitCode {
     let format = if session.json { Format::Json } else { Format::Words };
-    tell(format, &report.clone().with_reason())
+    print_report(format, &report.clone().with_reason())
 }
 
 /// How a report is printed: as words on stderr, or as JSON on stdout.
@@ -266,8 +266,8 @@ enum Format {
 }
 
 /// Prints a report, and returns its exit status even if that fails. A report without text prints nothing.
-fn tell(format: Format, report: &Report) -> ExitCode {
-    let paint = Paint::of(&std::io::stderr());
+fn print_report(format: Format, report: &Report) -> ExitCode {
+    let paint = Paint::for_stream(&std::io::stderr());
     match (report.has_text(), format) {
         (false, _) => {}
         (true, Format::Words) => report.print(paint),

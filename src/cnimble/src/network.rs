@@ -14,12 +14,12 @@ use super::args::{Gc, Valid};
 use super::cri::evidence;
 use super::finding::{self, Item, Outcome, count};
 use super::interrupt::{self, finish, interruptible};
-use super::output::note;
+use super::output::print_note;
 use super::report::{Exit, Report, usage};
 use super::{Session, doctor, gc_cri, plugin_files};
 
 /// Loads the network of this name, or the file at this path if it has a slash.
-pub(super) fn find(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
+pub(super) fn load_network(session: &Session, name: &str) -> Result<NetworkList, ConfError> {
     if name.contains('/') {
         return load_file(Path::new(name));
     }
@@ -35,9 +35,9 @@ pub(super) fn must_be_name(name: &str) -> Result<(), Report> {
     }
 }
 
-/// Does the same as [`find`], with a report that begins with `what` for the error.
+/// Does the same as [`load_network`], with a report that begins with `what` for the error.
 pub(super) fn load(session: &Session, name: &str, what: &str) -> Result<NetworkList, Report> {
-    find(session, name).map_err(|err| Report::conf(what, &err))
+    load_network(session, name).map_err(|err| Report::conf(what, &err))
 }
 
 /// Logs a warning for each capability argument in `given` that no plugin takes, and for a portmap without ports. ADD
@@ -77,7 +77,7 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
     let words = match &valid {
         None => {
             // Without this note a forgotten list looks like a clean network.
-            note(
+            print_note(
                 "no list of valid attachments was given, so no DEL ran, and plugins with GC were given no list; \
                  see --gone, --valid and --all",
             );
@@ -103,7 +103,7 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
 /// record, unless `--from-file` is given.
 fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
     let name = &given.named.network;
-    let err = match find(session, name) {
+    let err = match load_network(session, name) {
         Ok(network) => return Ok(network),
         Err(err) => err,
     };
@@ -111,7 +111,9 @@ fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
     let mut of_network = entries.iter().filter(|entry| entry.network == *name && !given.from_file);
     match of_network.find_map(|entry| entry.network_list().ok()) {
         Some(recorded) => {
-            note(&format!("there is no usable file of network {name}; the records of its attachments count"));
+            print_note(&format!(
+                "there is no usable file of network {name}; the records of its attachments count"
+            ));
             Ok(recorded)
         }
         None => Err(Report::conf("can't clean up", &err)),
@@ -141,7 +143,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     let repairs = interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await;
     let repairs = repairs.map_err(|exit| interrupt::stopped(exit, what))?;
     let items = finding::items(&mut diagnosis, Some(repairs));
-    items.iter().filter_map(Item::left).for_each(|left| log::warn!("left alone: {left}"));
+    items.iter().filter_map(Item::left_alone_text).for_each(|left| log::warn!("left alone: {left}"));
     diagnosis.unchecked.iter().for_each(|unread| log::warn!("not looked at: {unread}"));
     let mut failed = items.iter().filter_map(Item::failure).peekable();
     if failed.peek().is_some() {

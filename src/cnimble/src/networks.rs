@@ -29,7 +29,7 @@ pub(super) async fn network(session: &Session, given: &args::Network) -> Result<
 }
 
 /// Removes the first network of this name from the listing, and returns it. Later ones of that name stay.
-fn take(session: &Session, listing: &mut Listing, name: &str, what: &str) -> Result<Network, Report> {
+fn take_network(session: &Session, listing: &mut Listing, name: &str, what: &str) -> Result<Network, Report> {
     match listing.networks.iter().position(|network| network.list.name == name) {
         Some(at) => Ok(listing.networks.remove(at)),
         None => Err(match session.conf.load(name) {
@@ -48,7 +48,7 @@ fn listing(session: &Session, what: &str) -> Result<Listing, Report> {
 fn inspect(session: &Session, given: &One) -> Result<(), Report> {
     let what = "can't show the network";
     let mut listing = listing(session, what)?;
-    let network = take(session, &mut listing, &given.network, what)?;
+    let network = take_network(session, &mut listing, &given.network, what)?;
     let hides = listing.networks.into_iter().filter(|other| other.list.name == given.network);
     let hides = hides.map(|other| other.path).collect();
     let failed = |err: String| Report::because(Exit::Files, what, err);
@@ -165,16 +165,16 @@ impl Bridge {
 async fn rm(session: &Session, given: &Rm) -> Result<(), Report> {
     let what = format!("network {} is not removed", given.one.network);
     let mut listing = listing(session, &what)?;
-    let network = take(session, &mut listing, &given.one.network, &what)?;
+    let network = take_network(session, &mut listing, &given.one.network, &what)?;
     let mut doctor = doctor::new(session, &[], given.grace);
     doctor.evidence.data_dirs.extend(cnimble_liveness::data_dirs(&network.list));
-    let others = others(session, listing, &given.one.network, &what)?;
+    let others = load_others(session, listing, &given.one.network, &what)?;
     let outcome =
         interrupt::interruptible(doctor.remove_network(&network.list, &network.path, &others)).await;
     let outcome = outcome.map_err(|exit| {
         Report::because(exit, &what, "interrupted; its file is still there").hint("run it again")
     })?;
-    let removal = outcome.map_err(|err| refused(&what, &given.one.network, err))?;
+    let removal = outcome.map_err(|err| report_refusal(&what, &given.one.network, err))?;
     let hidden = others.networks.into_iter().find(|other| other.list.name == given.one.network);
     session.show(&Removed {
         network: given.one.network.clone(),
@@ -185,7 +185,7 @@ async fn rm(session: &Session, given: &Rm) -> Result<(), Report> {
 }
 
 /// Returns the report for a network that could not be removed.
-fn refused(what: &str, network: &str, err: NotRemoved) -> Report {
+fn report_refusal(what: &str, network: &str, err: NotRemoved) -> Report {
     match err {
         NotRemoved::InUse(users) => {
             let report =
@@ -204,7 +204,7 @@ fn refused(what: &str, network: &str, err: NotRemoved) -> Report {
 
 /// Returns the networks that may share something with the removed one: those of the other files, and the recorded ones
 /// of other names. A record of a configuration that can't be used is skipped.
-fn others(session: &Session, listing: Listing, name: &str, what: &str) -> Result<Others, Report> {
+fn load_others(session: &Session, listing: Listing, name: &str, what: &str) -> Result<Others, Report> {
     let unread = listing.problems.iter().map(ToString::to_string).collect();
     let mut networks = Vec::new();
     for network in listing.networks {

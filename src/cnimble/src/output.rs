@@ -76,6 +76,6 @@ pub(super) fn unwritten(err: &io::Error) -> Report {
 }
 
 /// Prints a note on stderr. A failure is ignored.
-pub(super) fn note(text: &str) {
+pub(super) fn print_note(text: &str) {
     let _ = io::stderr().write_all(format!("cnimble: {}\n", plain::text(text)).as_bytes());
 }

@@ -50,7 +50,7 @@ pub(super) struct PluginFile {
 
 impl PluginFile {
     /// Runs a plugin's file without CNI_COMMAND. A plugin then describes itself on stderr and does nothing.
-    async fn ask(name: &str, path: PathBuf) -> Self {
+    async fn read_description(name: &str, path: PathBuf) -> Self {
         let said = if is_program(&path) { about(&path).await } else { String::new() };
         let (maker, version, acts_as) = read(&said);
         PluginFile { name: name.to_owned(), path, maker, version, acts_as }
@@ -130,7 +130,11 @@ async fn about(path: &Path) -> String {
 pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &str>) -> Vec<PluginFile> {
     let path = session.invoker.path();
     let files = names.into_iter().filter_map(|name| Some((name, find_plugin(name, path).ok()?)));
-    futures::stream::iter(files).map(|(name, file)| PluginFile::ask(name, file)).buffered(8).collect().await
+    futures::stream::iter(files)
+        .map(|(name, file)| PluginFile::read_description(name, file))
+        .buffered(8)
+        .collect()
+        .await
 }
 
 /// What the installed files mean for pods, and what to do.
@@ -149,7 +153,7 @@ pub(super) struct PluginFiles {
 
 impl PluginFiles {
     /// Looks at the files of all plugins that have a page of keys.
-    pub(super) async fn look(session: &Session, doctor: &Doctor<'_>) -> Self {
+    pub(super) async fn examine_files(session: &Session, doctor: &Doctor<'_>) -> Self {
         let files = named(session, cnimble_lint::pages().iter().map(|page| page.name)).await;
         let mut consequences: Vec<Consequence> = files
             .iter()

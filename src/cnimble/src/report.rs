@@ -89,17 +89,17 @@ impl Report {
     }
 
     /// Converts an error of the library. `what` is like "can't add eth0 to network demo".
-    pub(super) fn of(session: &Session, what: impl Into<String>, error: &Error) -> Self {
+    pub(super) fn from_error(session: &Session, what: impl Into<String>, error: &Error) -> Self {
         Report::with_del(what, error, &Del::Unknown { directories: &session.directories })
     }
 
-    /// Does the same as [`of`](Self::of) for an attachment that the caller knows. `del` is the command that removes it,
+    /// Does the same as [`from_error`](Self::from_error) for an attachment that the caller knows. `del` is the command that removes it,
     /// for the hint.
     pub(super) fn of_attachment(what: impl Into<String>, error: &Error, del: &str) -> Self {
         Report::with_del(what, error, &Del::Known(del))
     }
 
-    /// Does the same as [`of`](Self::of) without the options of the command line.
+    /// Does the same as [`from_error`](Self::from_error) without the options of the command line.
     pub(super) fn of_pod(what: impl Into<String>, error: &Error) -> Self {
         Report::with_del(what, error, &Del::Unknown { directories: "" })
     }

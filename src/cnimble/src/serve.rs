@@ -36,7 +36,7 @@ pub(super) async fn serve(session: &Session, given: &Serve) -> Result<(), Report
     let _ = network.probe().await;
     let probed = network.clone();
     tokio::spawn(async move { probed.keep_probing(STATUS).await });
-    tokio::spawn(settle(sandboxes, parallel));
+    tokio::spawn(settle_sandboxes(sandboxes, parallel));
     log::info!("serving pod sandboxes, and nothing else of CRI, at {}", socket.path().display());
     notify::ready();
 
@@ -83,13 +83,13 @@ fn passed() -> Result<Option<OwnedFd>, Report> {
     }
 }
 
-/// The time between two attempts of [`settle`].
+/// The time between two attempts of [`settle_sandboxes`].
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Finishes what an earlier process has left unfinished. It retries after a failure, because a plugin may be missing
 /// for a while.
-async fn settle(sandboxes: Sandboxes, parallel: usize) {
-    while let Err(err) = sandboxes.settle(parallel).await {
+async fn settle_sandboxes(sandboxes: Sandboxes, parallel: usize) {
+    while let Err(err) = sandboxes.finish_interrupted(parallel).await {
         log::warn!("can't finish interrupted work: {err}");
         tokio::time::sleep(AGAIN).await;
     }

@@ -11,7 +11,7 @@ pub(super) struct Paint(bool);
 impl Paint {
     /// Returns whether this stream gets colours. It must be a terminal that TERM doesn't call dumb, without NO_COLOR
     /// (<https://no-color.org>).
-    pub(super) fn of(stream: &impl IsTerminal) -> Self {
+    pub(super) fn for_stream(stream: &impl IsTerminal) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Paint(stream.is_terminal() && !no_color && !dumb)

@@ -24,7 +24,7 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
     let notes = if is_checked { notes(session, given.cri.as_deref()).await? } else { Notes::default() };
     let mut tree = read(session, &notes)?;
     if let Some(what) = &given.what {
-        keep(&mut tree, what, session, given.cri.as_deref())?;
+        remove_others(&mut tree, what, session, given.cri.as_deref())?;
     }
     if let Some(path) = &given.svg {
         write(path, &tree::svg(&tree))?;
@@ -40,7 +40,12 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
 }
 
 /// Removes everything but the network of this name, or else the pod. It fails if neither is in the tree.
-fn keep(tree: &mut tree::Tree, what: &str, session: &Session, cri: Option<&OsStr>) -> Result<(), Report> {
+fn remove_others(
+    tree: &mut tree::Tree,
+    what: &str,
+    session: &Session,
+    cri: Option<&OsStr>,
+) -> Result<(), Report> {
     if tree.keep_network(what) {
         return Ok(());
     }
@@ -82,7 +87,7 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
     doctor.evidence.runtime = socket.map(|socket| evidence::runtime(socket, what)).transpose()?;
-    let diagnosis = interrupt::look(what, doctor.look()).await?;
+    let diagnosis = interrupt::await_reading(what, doctor.examine_node()).await?;
     let mut problems: Vec<(String, String)> = Vec::new();
     for finding in diagnosis.findings {
         let Some(id) = finding.subject.container_id.clone() else { continue };

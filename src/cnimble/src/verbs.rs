@@ -12,7 +12,7 @@ use cnimble_runtime::{Attach, ConfError, Entry, Error, Key, Lookup, PluginError}
 
 use super::args::{self, Attachment};
 use super::interrupt::{finish, interruptible};
-use super::output::note;
+use super::output::print_note;
 use super::report::{Exit, Report, usage};
 use super::{Session, network, print, print_json, style, target};
 
@@ -112,12 +112,13 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     let attach = target::attach(&given.attachment)?;
     let what = format!("can't delete {} from network {}", attach.ifname, given.attachment.network);
     let from_file = given.from_file;
-    let Existing { given, network, attach, record, has_file } = find(session, given, attach, &what, "del")?;
+    let Existing { given, network, attach, record, has_file } =
+        find_attachment(session, given, attach, &what, "del")?;
     let outcome = interruptible(session.invoker.del(&given, &attach)).await;
     if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
         let is_missing = failures.iter().any(|of| matches!(of.cause, PluginError::Missing { .. }));
         if record == RecordState::Usable && has_file && !from_file && is_missing {
-            let report = Report::of(session, &what, err);
+            let report = Report::from_error(session, &what, err);
             return Err(report.or_hint("go by the network's file, which may name other plugins: --from-file"));
         }
     }
@@ -146,7 +147,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
         }
         // A runtime's repeated DEL of one network of several is no mistake.
         if let Some(other) = other_record(session, &network.name, &attach, session.human()) {
-            note(&other.told(session, "del"));
+            print_note(&other.suggest_command(session, "del"));
         }
     }
     session.done(&words, &summary(&network, &attach, "recorded", record == RecordState::Usable))
@@ -158,7 +159,8 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     let attach = target::attach(&given.attachment)?;
     let what = format!("can't check {} in network {}", attach.ifname, given.attachment.network);
     let from_file = given.from_file;
-    let Existing { given, network, attach, record, .. } = find(session, given, attach, &what, "check")?;
+    let Existing { given, network, attach, record, .. } =
+        find_attachment(session, given, attach, &what, "check")?;
     if attach.netns.is_empty() {
         return Err(usage("no network namespace was given, and the cache doesn't know it"));
     }
@@ -170,14 +172,14 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
             } else {
                 format!("{} is not as network {} made it", attach.ifname, network.name)
             };
-            return Err(Report::of(session, what, err).hint(add_again(session, &network, &attach)));
+            return Err(Report::from_error(session, what, err).hint(add_again(session, &network, &attach)));
         }
         Ok(Err(err @ Error::NoResult { .. })) if record == RecordState::Missing => {
-            let report = Report::of(session, &what, err);
+            let report = Report::from_error(session, &what, err);
             let other = other_record(session, &network.name, &attach, true);
             return Err(other
                 .into_iter()
-                .fold(report, |report, other| report.hint(other.told(session, "check"))));
+                .fold(report, |report, other| report.hint(other.suggest_command(session, "check"))));
         }
         _ => finish(session, &what, outcome)?,
     }
@@ -204,7 +206,7 @@ fn by_choice(session: &Session, from_file: bool) -> Session {
 ///
 /// # Errors
 /// Fails if there is neither a usable file nor a usable record.
-fn find(
+fn find_attachment(
     session: &Session,
     arguments: &args::Existing,
     mut attach: Attach,
@@ -212,7 +214,7 @@ fn find(
     verb: &str,
 ) -> Result<Existing, Report> {
     let name = &arguments.attachment.network;
-    let file = network::find(session, name);
+    let file = network::load_network(session, name);
     let (record, entry) = match &file {
         Ok(file) => lookup(session, &file.name, &attach),
         // The path of a file doesn't contain the network's name.
@@ -293,7 +295,7 @@ fn unknown(session: &Session, attach: &Attach, call: &Unknown<'_>) -> Report {
     };
     let report = report.row("record", why);
     let other = other_record(session, name, attach, true);
-    other.into_iter().fold(report, |report, other| report.hint(other.told(session, verb)))
+    other.into_iter().fold(report, |report, other| report.hint(other.suggest_command(session, verb)))
 }
 
 /// Whether the plugin says that the attachment differs from the result of ADD. By other codes a plugin of another
@@ -324,7 +326,7 @@ struct Other {
 
 impl Other {
     /// Returns a sentence with the command that runs `verb` for that attachment.
-    fn told(&self, session: &Session, verb: &str) -> String {
+    fn suggest_command(&self, session: &Session, verb: &str) -> String {
         let Other { entry, netns } = self;
         let (network, id, ifname) = (&entry.network, &entry.container_id, &entry.ifname);
         let option = if ifname == "eth0" { String::new() } else { format!(" -i {ifname}") };
@@ -406,13 +408,13 @@ fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &
         lines.push(("interface", format!("{} {}{mtu} {place}", interface.name, interface.mac)));
     }
     for ip in &result.ips {
-        let gateway = with(" gateway ", ip.gateway);
+        let gateway = prefix_value(" gateway ", ip.gateway);
         let interface = ip.interface.and_then(|index| result.interfaces.get(index as usize));
         let on = interface.map(|of| format!(" on {}", of.name)).unwrap_or_default();
         lines.push(("address", format!("{}{on}{gateway}", ip.address)));
     }
     for route in &result.routes {
-        lines.push(("route", format!("{}{}", route.dst, with(" via ", route.gw))));
+        lines.push(("route", format!("{}{}", route.dst, prefix_value(" via ", route.gw))));
     }
     if !result.dns.nameservers.is_empty() {
         lines.push(("dns", result.dns.nameservers.join(" ")));
@@ -424,6 +426,6 @@ fn describe(session: &Session, network: &NetworkList, attach: &Attach, result: &
 }
 
 /// Returns the value after the word, or nothing if there is none.
-fn with(word: &str, value: Option<impl Display>) -> String {
+fn prefix_value(word: &str, value: Option<impl Display>) -> String {
     value.map(|value| format!("{word}{value}")).unwrap_or_default()
 }

@@ -51,7 +51,7 @@ impl Interface {
     ///
     /// Fails with code 8 without the namespace, with code 3 without the interface, and with code 2 if it has no
     /// hardware address. Fails with code 11 if a namespace that was sent to an earlier daemon cannot be found again.
-    pub(super) fn find(
+    pub(super) fn find_interface(
         flags: &Flags,
         wanted: &LeaseRequest,
         sent: Option<NetNs>,

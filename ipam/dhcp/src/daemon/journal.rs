@@ -21,11 +21,11 @@ impl Journal {
     }
 
     pub(super) fn system() -> Self {
-        Journal::at(SYSTEM.into())
+        Journal::with_socket(SYSTEM.into())
     }
 
     /// Makes a log that writes to the socket at `path`. It exists even if nothing listens there yet.
-    fn at(path: PathBuf) -> Self {
+    fn with_socket(path: PathBuf) -> Self {
         Journal { system: open_socket().map(|socket| (socket, path)) }
     }
 
@@ -58,7 +58,7 @@ mod tests {
     fn a_log_that_was_started_again_gets_the_next_lines() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let journal = Journal::at(path.clone());
+        let journal = Journal::with_socket(path.clone());
         for line in ["one", "two"] {
             let log = UnixDatagram::bind(&path).unwrap();
             log.set_nonblocking(true).unwrap();

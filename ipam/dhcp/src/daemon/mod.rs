@@ -95,7 +95,7 @@ impl Daemon {
             let owner = record.wanted.owner.words();
             let key = record.wanted.key();
             let known = Some((Mac(record.mac), record.lease.clone()));
-            let found = match Pod::find(&self.flags, record.wanted.clone(), now, known, None) {
+            let found = match Pod::find_pod(&self.flags, record.wanted.clone(), now, known, None) {
                 Ok(pod) => {
                     self.pods.insert(key, pod);
                     continue;

@@ -38,16 +38,16 @@ impl Pod {
     /// Finds the pod's interface, and makes its client. `known` is the hardware address and the lease from a file,
     /// which the client resumes. `None` is for a first lease.
     ///
-    /// Fails as [`Interface::find`] does. Fails with code 3 if neither the hardware address nor the address of the
+    /// Fails as [`Interface::find_interface`] does. Fails with code 3 if neither the hardware address nor the address of the
     /// lease is on the interface.
-    pub(super) fn find(
+    pub(super) fn find_pod(
         flags: &Flags,
         wanted: LeaseRequest,
         now: u64,
         known: Option<(Mac, Option<Held>)>,
         sent: Option<NetNs>,
     ) -> Result<Pod, Error> {
-        let interface = Interface::find(flags, &wanted, sent)?;
+        let interface = Interface::find_interface(flags, &wanted, sent)?;
         if let Some((before, lease)) = &known
             && *before != interface.mac
             && !interface.has(lease.as_ref())?

@@ -57,7 +57,7 @@ impl Daemon {
         }
         self.release(&key, now, "it is asked for anew").checked()?;
         let until = now.saturating_add(self.flags.limit(&wanted));
-        let mut pod = Pod::find(&self.flags, wanted, now, None, sent)?;
+        let mut pod = Pod::find_pod(&self.flags, wanted, now, None, sent)?;
         pod.waiting = Some((number, until));
         self.pods.insert(key, pod);
         Ok(None)

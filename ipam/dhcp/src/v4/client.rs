@@ -186,7 +186,7 @@ impl Client<Dhcp4> {
                 if server == Some(*chosen) =>
             {
                 self.start(now, now + REST);
-                vec![self.refused(refusal(answer))]
+                vec![self.note_refusal(refusal(answer))]
             }
             (ClientState::Renewing | ClientState::Rebinding, Type::Ack) => {
                 self.acknowledged(now, from, answer, None)
@@ -195,7 +195,7 @@ impl Client<Dhcp4> {
                 Vec::new()
             }
             (ClientState::Renewing | ClientState::Rebinding, Type::Nak) => {
-                let mut actions = vec![self.refused(refusal(answer))];
+                let mut actions = vec![self.note_refusal(refusal(answer))];
                 actions.extend(self.lose(now, "the server has taken it back"));
                 // The same server may offer another address, so the client searches again at once.
                 self.next = now;
@@ -238,16 +238,16 @@ impl Client<Dhcp4> {
         let decline = self.protocol.choice(now, Type::Decline, server, address);
         self.preferred = None;
         self.start(now, now + REST);
-        vec![self.refused(format!("{address} is declined: {holder} has it")), decline]
+        vec![self.note_refusal(format!("{address} is declined: {holder} has it")), decline]
     }
 
     /// Probes and requests the offered address, without waiting for other offers. An offer that is not usable is only
     /// noted, and the client waits for another.
     fn offered(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<ClientAction<Dhcp4>> {
-        let lease = match Lease::of(answer, now, from, None) {
+        let lease = match Lease::from_answer(answer, now, from, None) {
             Ok(lease) => lease,
             Err(why) => {
-                return vec![self.refused(format!("an offer of {} is unusable: {why}", answer.address))];
+                return vec![self.note_refusal(format!("an offer of {} is unusable: {why}", answer.address))];
             }
         };
         let (server, address) = (lease.server, lease.address);
@@ -265,17 +265,19 @@ impl Client<Dhcp4> {
         answer: &Answer,
         probed: Option<(Ipv4Addr, u64)>,
     ) -> Vec<ClientAction<Dhcp4>> {
-        match Lease::of(answer, now, from, self.lease.as_ref()) {
+        match Lease::from_answer(answer, now, from, self.lease.as_ref()) {
             Err(why) => {
-                vec![self.refused(format!("an acknowledgement of {} is unusable: {why}", answer.address))]
+                vec![
+                    self.note_refusal(format!("an acknowledgement of {} is unusable: {why}", answer.address)),
+                ]
             }
             Ok(lease) => self.take_lease(now, lease, probed),
         }
     }
 
     /// Notes why there is no lease, for the error of ADD, and returns the line for the log.
-    fn refused(&mut self, why: String) -> ClientAction<Dhcp4> {
-        self.tally.refused(why.clone());
+    fn note_refusal(&mut self, why: String) -> ClientAction<Dhcp4> {
+        self.tally.note_refusal(why.clone());
         ClientAction::log(why)
     }
 

@@ -50,7 +50,7 @@ impl Lease {
     ///
     /// A renewal may omit the server and the subnet mask. They are then those of `before`. Without `before` both are
     /// needed. Router, routes and DNS settings are always those of `answer`.
-    pub(crate) fn of(
+    pub(crate) fn from_answer(
         answer: &Answer,
         now: u64,
         mac: Mac,
@@ -67,7 +67,7 @@ impl Lease {
             None => before.map(|lease| lease.prefix).ok_or("DHCP option Subnet Mask is missing")?,
         };
         let gateway = answer.address_of(code::ROUTERS).filter(|gateway| is_usable(*gateway));
-        let times = Times::of(answer);
+        let times = Times::from_answer(answer);
         Ok(Lease {
             address,
             prefix,
@@ -134,7 +134,7 @@ struct Times {
 impl Times {
     /// Returns the times of an answer. Inconsistent ones are replaced by half and seven eighths of the duration (RFC
     /// 2131, section 4.4.5).
-    fn of(answer: &Answer) -> Times {
+    fn from_answer(answer: &Answer) -> Times {
         let lease = answer.number(code::LEASE_TIME).unwrap_or(DEFAULT_SECONDS).max(SHORTEST_SECONDS);
         let (half, late) = (lease / 2, lease - lease / 8);
         let renew = answer.number(code::RENEWAL).unwrap_or(half);
@@ -259,7 +259,7 @@ mod tests {
 
     fn read(address: Ipv4Addr, options: &[(u8, &[u8])]) -> Result<Lease, &'static str> {
         let answer = Answer::parse(&answer(Type::Ack, 1, address, options), MAC).unwrap();
-        Lease::of(&answer, 1000, MAC, None)
+        Lease::from_answer(&answer, 1000, MAC, None)
     }
 
     fn texts(lease: &Lease) -> Vec<String> {

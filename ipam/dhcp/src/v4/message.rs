@@ -49,7 +49,7 @@ pub(crate) enum Type {
 
 impl Type {
     /// Returns the type with this number, or `None`.
-    fn of(number: u8) -> Option<Type> {
+    fn from_number(number: u8) -> Option<Type> {
         use Type::{Ack, Decline, Discover, Nak, Offer, Release, Request};
         [Discover, Offer, Request, Decline, Ack, Nak, Release].into_iter().find(|kind| *kind as u8 == number)
     }
@@ -162,7 +162,7 @@ impl Answer {
             read_options(bytes.get(44..108)?, &mut options);
         }
         let kind = match options.get(&code::MESSAGE_TYPE)?.as_slice() {
-            [number] => Type::of(*number)?,
+            [number] => Type::from_number(*number)?,
             _ => return None,
         };
         matches!(kind, Type::Offer | Type::Ack | Type::Nak).then_some(())?;

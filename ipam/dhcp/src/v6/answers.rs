@@ -26,9 +26,9 @@ impl Client<Dhcp6> {
         match (&self.state, answer.kind) {
             (ClientState::Acquiring(Step::Soliciting(_)), Type::Advertise) => self.advertised(now, answer),
             (ClientState::Acquiring(Step::Soliciting(_)), Type::Reply) if answer.rapid => {
-                match Lease::of(answer, now, None) {
+                match Lease::from_answer(answer, now, None) {
                     Ok(lease) => self.take_lease(now, lease, None),
-                    Err(why) => self.refused(answer, why),
+                    Err(why) => self.note_refusal(answer, why),
                 }
             }
             (ClientState::Acquiring(Step::Requesting { server, address, probed }), Type::Reply)
@@ -59,9 +59,9 @@ impl Client<Dhcp6> {
     /// Takes an offer. During the first pause of the search, the client only keeps the one with the highest preference.
     /// After that pause it takes the first one.
     fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
-        let lease = match Lease::of(answer, now, None) {
+        let lease = match Lease::from_answer(answer, now, None) {
             Ok(lease) => lease,
-            Err(why) => return self.refused(answer, why),
+            Err(why) => return self.note_refusal(answer, why),
         };
         let offer = Offer { server: lease.server_id, preference: answer.preference, address: lease.address };
         if offer.preference == FIRST_CHOICE || self.protocol.pauses.sent > 1 {
@@ -92,10 +92,10 @@ impl Client<Dhcp6> {
 
     /// Takes the answer to a Request: a lease, or a refusal. After a refusal the client searches again after a pause.
     fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<ClientAction<Dhcp6>> {
-        match Lease::of(answer, now, self.lease.as_ref()) {
+        match Lease::from_answer(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take_lease(now, lease, Some(probed)),
             Err(why) => {
-                let mut actions = self.refused(answer, why);
+                let mut actions = self.note_refusal(answer, why);
                 // The client had asked for its old lease again, which the server does not give back.
                 if self.lease.is_some() {
                     actions.extend(self.lose(now, "the server has taken it back"));
@@ -110,10 +110,10 @@ impl Client<Dhcp6> {
     /// requests its address again, loses the lease, or keeps it until its end.
     fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
-        match Lease::of(answer, now, Some(&before)) {
+        match Lease::from_answer(answer, now, Some(&before)) {
             Ok(lease) => self.take_lease(now, lease, None),
             Err(why) => {
-                let mut actions = self.refused(answer, why);
+                let mut actions = self.note_refusal(answer, why);
                 let ia = answer.ia.as_ref();
                 let gone =
                     ia.is_some_and(|ia| ia.addresses.iter().any(|given| given.address == before.address));
@@ -137,10 +137,10 @@ impl Client<Dhcp6> {
 
     /// Notes why there is no lease, for the error of ADD, and returns the line for the log. A status of the server
     /// precedes `why`.
-    fn refused(&mut self, answer: &Answer, why: &str) -> Vec<ClientAction<Dhcp6>> {
+    fn note_refusal(&mut self, answer: &Answer, why: &str) -> Vec<ClientAction<Dhcp6>> {
         let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
         let kind = answer.kind.word();
-        self.tally.refused(why.clone());
+        self.tally.note_refusal(why.clone());
         vec![ClientAction::log(format!("a server's {kind} is unusable: {why}"))]
     }
 }

@@ -145,7 +145,7 @@ impl Client<Dhcp6> {
             _ => return Vec::new(),
         };
         self.preferred = self.preferred.filter(|preferred| *preferred != address);
-        self.tally.refused(format!("another host has {address}"));
+        self.tally.note_refusal(format!("another host has {address}"));
         self.enter(now, ClientState::Acquiring(Step::Declining { server: server.clone(), address }), now);
         let decline = ClientAction::Send(self.message(now, Type::Decline, Some(server), Some(address)));
         vec![ClientAction::log(format!("{address} is declined: another host has it")), decline]

@@ -37,12 +37,16 @@ impl Lease {
     /// Returns the lease in `answer`, which came at `now`, or the reason why there is no usable one. Of several
     /// addresses, that of `before` is taken, or else the first usable one. A renewal may omit the DNS settings, which
     /// are then those of `before`.
-    pub(crate) fn of(answer: &Answer, now: u64, before: Option<&Lease>) -> Result<Lease, &'static str> {
+    pub(crate) fn from_answer(
+        answer: &Answer,
+        now: u64,
+        before: Option<&Lease>,
+    ) -> Result<Lease, &'static str> {
         let ia = answer.ia.as_ref().ok_or("it has no IA_NA")?;
         let mut usable = ia.addresses.iter().filter(|given| given.valid > 0 && is_usable(given.address));
         let same = before.and_then(|before| usable.clone().find(|given| given.address == before.address));
         let given = same.or_else(|| usable.next()).ok_or("it has no usable address")?;
-        let times = Times::of(given, ia.times)?;
+        let times = Times::from_address(given, ia.times)?;
         Ok(Lease {
             address: given.address,
             server_id: answer.server.clone(),
@@ -93,7 +97,7 @@ impl Times {
     /// Returns the times of an address. If the server leaves T1 and T2 to the client, they are half and four fifths of
     /// the preferred lifetime (RFC 8415, sections 14.2 and 21.4). Without one, the valid lifetime counts. Fails if T1
     /// is after T2.
-    fn of(given: &Given, (renew, rebind): (u32, u32)) -> Result<Times, &'static str> {
+    fn from_address(given: &Given, (renew, rebind): (u32, u32)) -> Result<Times, &'static str> {
         // Section 21.4 of RFC 8415 makes such an IA invalid.
         if renew > 0 && rebind > 0 && renew > rebind {
             return Err("its T1 is after its T2");
@@ -151,7 +155,7 @@ mod tests {
 
     fn read(options: &[Vec<u8>], before: Option<&Lease>) -> Result<Lease, &'static str> {
         let answer = Answer::parse(&message(Type::Reply, 1, SERVER, options), DUID, IAID).unwrap();
-        Lease::of(&answer, 1000, before)
+        Lease::from_answer(&answer, 1000, before)
     }
 
     fn given(

@@ -181,7 +181,7 @@ impl Config {
 
     /// Returns what to masquerade for the addresses of the pod, or `None` if the network does not masquerade.
     pub(crate) fn masquerade(&self, result: &CniResult) -> Option<Masqueraded<'_>> {
-        self.masquerades().then(|| self.masquerade.of(result.ips.iter().map(|ip| ip.address)))
+        self.masquerades().then(|| self.masquerade.for_addresses(result.ips.iter().map(|ip| ip.address)))
     }
 
     /// Returns true if the configuration asks for masquerading and the network has addresses.

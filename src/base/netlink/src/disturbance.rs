@@ -45,7 +45,7 @@ pub struct Disturbances {
     seen: Seen,
 }
 
-/// What has been read since the last [`Disturbances::take`], and the known state of links.
+/// What has been read since the last [`Disturbances::take_changes`], and the known state of links.
 #[derive(Debug, Default)]
 struct Seen {
     /// Links that are down, or have lost a bridge, an address, a route, a flag or forwarding. If the link itself goes, so
@@ -153,7 +153,7 @@ impl Disturbances {
 
     /// Returns the changes since the last call, in words. Returns `None` if there were none, or if the pods' links were
     /// deleted with what they lost.
-    pub fn take(&mut self) -> Option<String> {
+    pub fn take_changes(&mut self) -> Option<String> {
         let is_disturbed = self.seen.is_disturbed();
         let seen = Seen {
             links: std::mem::take(&mut self.seen.links),

@@ -74,7 +74,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(family: Family) -> Self {
+    fn for_family(family: Family) -> Self {
         let (address, protocol, flags, inverted, goto, offsets) = match family {
             Family::Ipv4 => (4, 80, 82, 83, 0x02, 88),
             _ => (16, 128, 131, 132, 0x04, 140),
@@ -98,7 +98,7 @@ fn read_table(family: Family, table: &str) -> nix::Result<Vec<Rule>> {
     let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     for _ in 0..ATTEMPTS {
         let mut info = named(table, INFO);
-        ask(&socket, family, GET_INFO, &mut info)?;
+        get_option(&socket, family, GET_INFO, &mut info)?;
         let size = u32_at(&info, INFO - 4).and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
         if size > MOST {
             return Err(Errno::EFBIG);
@@ -108,7 +108,7 @@ fn read_table(family: Family, table: &str) -> nix::Result<Vec<Rule>> {
         if let Some(field) = entries.get_mut(NAME..NAME + 4) {
             field.copy_from_slice(info.get(INFO - 4..).unwrap_or_default());
         }
-        match ask(&socket, family, GET_ENTRIES, &mut entries) {
+        match get_option(&socket, family, GET_ENTRIES, &mut entries) {
             Ok(()) => return Ok(read(family, &info, entries.get(begin..).unwrap_or_default())),
             // Another program has changed the table.
             Err(Errno::EAGAIN) => {}
@@ -124,7 +124,12 @@ fn named(table: &str, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn ask(socket: &OwnedFd, family: Family, option: i32, bytes: &mut [u8]) -> std::result::Result<(), Errno> {
+fn get_option(
+    socket: &OwnedFd,
+    family: Family,
+    option: i32,
+    bytes: &mut [u8],
+) -> std::result::Result<(), Errno> {
     let level = if family == Family::Ipv4 { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
     let mut length = libc::socklen_t::try_from(bytes.len()).map_err(|_| Errno::EFBIG)?;
     // SAFETY: the kernel writes at most `length` bytes to `bytes`, which is that long.
@@ -144,7 +149,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// Reads entries. A broken one ends the list.
 pub(crate) fn read(family: Family, info: &[u8], entries: &[u8]) -> Vec<Rule> {
-    let layout = Layout::of(family);
+    let layout = Layout::for_family(family);
     let begins = hook_places(info, NAME + 4);
     let underflows = hook_places(info, NAME + 4 + 4 * HOOKS.len());
     let (mut rules, mut chains) = (Vec::new(), Vec::new());

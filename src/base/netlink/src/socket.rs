@@ -84,7 +84,7 @@ impl Socket {
         let mut inner = netlink_sys::Socket::new(protocol.number()).map_err(failed)?;
         let address = inner.bind_auto().map_err(failed)?;
         if protocol == Protocol::Netfilter {
-            deferred_close::keep(inner.as_fd());
+            deferred_close::keep_socket_open(inner.as_fd());
         }
         // Texts in errors, without a copy of the request; the first is since Linux 4.12.
         inner.set_ext_ack(true).map_err(failed)?;

@@ -6,7 +6,7 @@ use serde_json::json;
 use cnimble_cri::{Client, Cni, CriError};
 
 use super::report;
-use crate::output::note;
+use crate::output::print_note;
 use crate::report::{Exit, Report, usage};
 use crate::style::joined;
 use crate::{Session, print_json};
@@ -41,7 +41,7 @@ pub(super) async fn set(session: &Session, client: &Client, cidrs: &[IpNetwork])
     if session.json {
         print_json(&json!({"podCIDR": list, "note": effect}))
     } else {
-        effect.iter().for_each(|effect| note(effect));
+        effect.iter().for_each(|effect| print_note(effect));
         session.done(&words, &json!(null))
     }
 }

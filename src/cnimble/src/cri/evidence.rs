@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cnimble_cni::{Code, Error};
-use cnimble_cri::{CriError, blocking, find};
+use cnimble_cri::{CriError, blocking, find_socket};
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 
 use super::report_by;
@@ -23,7 +23,7 @@ struct Asked {
 /// Returns the runtime at a socket, which is searched for if `given` is empty. It lists the sandboxes once, so that an
 /// unreachable runtime is an early error.
 pub(crate) fn runtime(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Report> {
-    let socket = find(Some(given)).map_err(|err| report_by(what, &err, OPTION))?;
+    let socket = find_socket(Some(given)).map_err(|err| report_by(what, &err, OPTION))?;
     blocking(&socket, |client| async move { client.sandboxes().await })
         .map_err(|err| report_by(what, &err, OPTION))?;
     Ok(Arc::new(Asked { socket }))

@@ -33,7 +33,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     let (mut documents, mut differ) = (Vec::new(), false);
     for sandbox in found {
         let status = client.sandbox(&sandbox.id).await.map_err(|err| report(&what, &err))?;
-        let mut sides = Sides::of(&status, &sight, &tree);
+        let mut sides = Sides::compare_sandbox(&status, &sight, &tree);
         let compared = doctor.compare_container(&sight, &sandbox.id).await;
         sides.differences.extend(compared.findings.iter().map(|of| format!("{}: {}", of.what, of.why)));
         differ |= !sides.differences.is_empty();

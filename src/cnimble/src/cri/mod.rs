@@ -35,7 +35,7 @@ pub(super) async fn cri(session: &Session, given: &Cri) -> Result<(), Report> {
 
 /// Connects to the runtime at the given socket, or at the first one that is found.
 pub(super) async fn connect(given: Option<&OsStr>, what: &str) -> Result<Client, Report> {
-    let socket = cnimble_cri::find(given).map_err(|err| report(what, &err))?;
+    let socket = cnimble_cri::find_socket(given).map_err(|err| report(what, &err))?;
     Client::connect(&socket).await.map_err(|err| report(what, &err))
 }
 

@@ -102,7 +102,7 @@ impl Follower {
         // The watch is complete from here on. The look at the current state follows, so nothing is missed.
         let watch = Watch::new(&results, &data)?;
         let mut follower = Follower { watch, caches, data, state: KnownAttachments::default(), show };
-        follower.look()?;
+        follower.read_node()?;
         follower.state.take_as_it_is();
         Ok(follower)
     }
@@ -133,16 +133,16 @@ impl Follower {
                 break;
             }
             for sign in signs {
-                self.take(sign)?;
+                self.handle_sign(sign)?;
             }
         }
-        let events = if all { self.state.settle(Instant::now()) } else { self.state.take_events() };
+        let events = if all { self.state.end_round(Instant::now()) } else { self.state.take_events() };
         events.iter().try_for_each(|event| self.show.event(event))?;
         Ok(self.show.round(self.state.attached())?)
     }
 
     /// Passes a sign to the state. After a loss of notifications it reads everything again.
-    fn take(&mut self, sign: Sign) -> Result<(), End> {
+    fn handle_sign(&mut self, sign: Sign) -> Result<(), End> {
         let now = Instant::now();
         match sign {
             Sign::Link(LinkNotice::Seen(link)) => self.state.link(now, link.index, &link.alias),
@@ -151,14 +151,14 @@ impl Follower {
             Sign::File(path) => self.file(now, &path)?,
             Sign::Lost(what) => {
                 self.show.lost(what)?;
-                self.look()?;
+                self.read_node()?;
             }
         }
         Ok(())
     }
 
     /// Reads the links, results and leases of the node. Differences since the last look count as signs.
-    fn look(&mut self) -> Result<(), String> {
+    fn read_node(&mut self) -> Result<(), String> {
         let now = Instant::now();
         let links = LinkMonitor::links().map_err(|err| err.to_string())?;
         for link in &links {
@@ -253,7 +253,7 @@ fn known(
     caches: &[Cache],
     data: &BTreeSet<PathBuf>,
 ) -> Result<String, Report> {
-    match network::find(session, name) {
+    match network::load_network(session, name) {
         Ok(list) => Ok(list.name),
         Err(err) => {
             let mut entries = caches.iter().flat_map(|cache| cache.list().unwrap_or_default());

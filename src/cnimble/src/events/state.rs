@@ -2,7 +2,7 @@
 //! begins with its first link or lease. It is complete when the cache has its result. If its signs disappear without a
 //! result, its ADD has failed. If they reappear while there is a result, it was repaired.
 //!
-//! Signs come from several queues, so the signs of one round are applied in any order. [`KnownAttachments::settle`]
+//! Signs come from several queues, so the signs of one round are applied in any order. [`KnownAttachments::end_round`]
 //! draws the conclusions when all queues are empty.
 
 use std::collections::{HashMap, HashSet};
@@ -65,7 +65,7 @@ pub(super) struct Added {
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
-    /// The number of earlier calls of [`KnownAttachments::settle`].
+    /// The number of earlier calls of [`KnownAttachments::end_round`].
     round: u64,
 }
 
@@ -167,7 +167,7 @@ pub(super) struct KnownAttachments {
     passed: HashSet<PathBuf>,
     /// The ADDs and DELs that were not returned yet.
     events: Vec<Event>,
-    /// The number of calls of [`KnownAttachments::settle`].
+    /// The number of calls of [`KnownAttachments::end_round`].
     rounds: u64,
 }
 
@@ -310,7 +310,7 @@ impl KnownAttachments {
 
     /// Ends a round, and returns its events with the conclusions: repairs, failed ADDs, and DELs of attachments without
     /// a result. Call it only when all queues are empty, because a missing sign counts.
-    pub(super) fn settle(&mut self, now: Instant) -> Vec<Event> {
+    pub(super) fn end_round(&mut self, now: Instant) -> Vec<Event> {
         let mut events = self.take_events();
         let passed = std::mem::take(&mut self.passed);
         let moment = self.moment(now);

@@ -137,14 +137,14 @@ impl Files {
                 Err(errno) => return Err(format!("inotify: {errno}")),
             };
             for event in &events {
-                directories |= self.take(event, signs);
+                directories |= self.handle_notification(event, signs);
             }
         }
         if directories { self.attach(signs) } else { Ok(()) }
     }
 
     /// Takes a notification, and returns whether directories may have been created or removed.
-    fn take(&mut self, event: &InotifyEvent, signs: &mut Vec<Sign>) -> bool {
+    fn handle_notification(&mut self, event: &InotifyEvent, signs: &mut Vec<Sign>) -> bool {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             signs.push(Sign::Lost("notifications about files"));
             return true;

@@ -66,7 +66,7 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
                 let (begun, before) = (Instant::now(), processor_time());
                 let cause = if pace.follows_change(begun) { changes.borrow().clone() } else { "by a change that the kernel does not report".to_owned() };
                 let doctor = Doctor { invoker: &invoker, ..doctor::new(session, &given.leases.data_dir, 0) };
-                let outcome = guard.look(&doctor, &cause).await.unwrap_or_else(|err| {
+                let outcome = guard.repair_losses(&doctor, &cause).await.unwrap_or_else(|err| {
                     log::warn!("the node could not be examined: {err}");
                     Outcome::Failed
                 });
@@ -121,7 +121,7 @@ fn next(kernel: &mut Disturbances) -> netlink::Result<Option<String>> {
         std::thread::sleep(SETTLE);
         kernel.read()?;
     }
-    Ok(kernel.take())
+    Ok(kernel.take_changes())
 }
 
 /// Returns the processor time that this process has used, or zero if it can't be read.
@@ -140,7 +140,7 @@ struct Object {
 }
 
 impl Object {
-    fn of(finding: &Finding) -> Self {
+    fn from_finding(finding: &Finding) -> Self {
         let Subject { network, container_id, ifname, .. } = finding.subject.clone();
         let (plugin, item) = finding.item().map(|(plugin, item)| (plugin.to_owned(), item)).unzip();
         Object { network, container_id, ifname, plugin: plugin.unwrap_or_default(), item }
@@ -182,10 +182,10 @@ impl Guard {
     ///
     /// # Errors
     /// Fails if the node can't be examined. A failed repair is logged, and part of the outcome.
-    async fn look(&mut self, doctor: &Doctor<'_>, cause: &str) -> Result<Outcome, Error> {
+    async fn repair_losses(&mut self, doctor: &Doctor<'_>, cause: &str) -> Result<Outcome, Error> {
         let begun = Instant::now();
         let mut lost = doctor.lost().await?;
-        lost.retain(|finding| !self.fights.is_paused(&Object::of(finding), begun));
+        lost.retain(|finding| !self.fights.is_paused(&Object::from_finding(finding), begun));
         let outcomes = doctor.repair(&lost, Reach::Host).await;
         let (mut repaired, mut failed) = (Vec::new(), BTreeSet::new());
         let (mut locked, mut left_alone) = (BTreeSet::new(), BTreeSet::new());
@@ -196,7 +196,9 @@ impl Guard {
                     _ = locked.insert(err.to_string());
                 }
                 Repair::Failed(err) => drop(failed.insert(format!("{}: {err}", finding.what))),
-                Repair::Doubt { .. } if finding.doubt.is_some() => drop(left_alone.insert(left(finding))),
+                Repair::Doubt { .. } if finding.doubt.is_some() => {
+                    _ = left_alone.insert(left_alone_text(finding));
+                }
                 // The pod is being removed.
                 Repair::Gone | Repair::Doubt { .. } | Repair::NotAsked => {}
             }
@@ -205,7 +207,7 @@ impl Guard {
             let took = begun.elapsed().as_millis();
             log::info!("put back in {took} ms what was lost {cause}: {}", summary(&repaired));
         }
-        self.note(&repaired, cause);
+        self.note_repairs(&repaired, cause);
         for failure in failed.difference(&self.failures) {
             log::warn!("{failure}");
         }
@@ -225,11 +227,11 @@ impl Guard {
     }
 
     /// Counts the repairs, and logs an error for each object whose pause begins.
-    fn note(&mut self, repaired: &[&Finding], cause: &str) {
+    fn note_repairs(&mut self, repaired: &[&Finding], cause: &str) {
         let now = Instant::now();
         let mut fought: BTreeMap<(&str, &str), Vec<&Finding>> = BTreeMap::new();
         for finding in repaired {
-            if self.fights.repaired(Object::of(finding), now) {
+            if self.fights.repaired(Object::from_finding(finding), now) {
                 let network = finding.subject.network.as_deref().unwrap_or_default();
                 fought.entry((network, &finding.what)).or_default().push(finding);
             }
@@ -252,7 +254,7 @@ impl Guard {
 }
 
 /// Returns the text about a finding that is left alone.
-fn left(finding: &Finding) -> String {
+fn left_alone_text(finding: &Finding) -> String {
     let doubt = finding.doubt.as_deref().unwrap_or_default();
     format!("{}: {}: {}; left alone: {doubt}", describe(&finding.subject), finding.what, finding.why)
 }

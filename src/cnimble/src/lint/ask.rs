@@ -11,7 +11,7 @@ use crate::{Session, plugin_files};
 
 /// Asks the plugins of a network, and returns their findings. A plugin whose entry has an error in `found` is not asked
 /// about its configuration.
-pub(super) async fn ask(
+pub(super) async fn ask_plugins(
     session: &Session,
     document: &Document,
     kind: TextKind,

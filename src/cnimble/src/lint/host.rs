@@ -10,14 +10,14 @@ use crate::report::{Exit, Report};
 
 /// Reads the host, and names `--offline` in the report if that fails.
 pub(crate) fn read() -> std::result::Result<Host, Report> {
-    ask().map_err(|err| {
+    read_host().map_err(|err| {
         Report::because(Exit::Files, "can't read the host's routes", err)
             .hint("--offline checks the file alone")
     })
 }
 
 /// Reads the host. Routes to links of pods are marked as such, because they are no conflict.
-fn ask() -> Result<Host> {
+fn read_host() -> Result<Host> {
     let mut netlink = Netlink::open()?;
     let links = netlink.links(&Filter { master: None, kind: None })?;
     let mut bridges = Vec::new();

@@ -84,13 +84,13 @@ async fn check(
     if kind == TextKind::Network {
         findings.extend(lint::together(document, networks));
     }
-    findings.extend(refused::refused(document, kind, &findings, host.is_none()));
+    findings.extend(refused::find_refusals(document, kind, &findings, host.is_none()));
     findings.extend(refused::files(document, kind, host.is_none()));
     if let Some(host) = host {
         if kind != TextKind::Manifest {
             findings.extend(lint::on_host(document, host));
         }
-        findings.extend(ask::ask(session, document, kind, &findings).await);
+        findings.extend(ask::ask_plugins(session, document, kind, &findings).await);
     }
     findings.sort_by_key(|finding| (finding.range.start, finding.rule));
     findings.dedup();

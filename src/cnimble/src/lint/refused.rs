@@ -18,7 +18,12 @@ const IFNAME: &str = "eth0";
 
 /// Returns what the plugins refuse in entries without an error in `found`. The versions of the plugins are compared
 /// only if `offline` is set. Otherwise the installed files, which may be others, are asked.
-pub(super) fn refused(document: &Document, kind: TextKind, found: &[Finding], offline: bool) -> Vec<Finding> {
+pub(super) fn find_refusals(
+    document: &Document,
+    kind: TextKind,
+    found: &[Finding],
+    offline: bool,
+) -> Vec<Finding> {
     let Some(network) = ask::network(document, kind) else { return Vec::new() };
     let mut findings = Vec::new();
     for plugin in named(document) {

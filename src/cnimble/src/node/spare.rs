@@ -149,14 +149,14 @@ pub(super) async fn keep(
                 // The agent's watch reports the store.
                 _ if routed.is_some() => (Instant::now(), None),
                 Some(looked) if looked.0.elapsed() < RARELY && looked.1.is_none() => looked,
-                _ => (Instant::now(), etcd::look(&path, &network.config).await.err()),
+                _ => (Instant::now(), etcd::check_store(&path, &network.config).await.err()),
             };
             // The store may have lost what the node goes on with.
             if let (Outcome::Done, Some(err)) = (&outcome, &looked.1) {
                 outcome = Outcome::Failed(err.clone());
             }
             if last.is_none_or(|last| last.outcome != outcome) {
-                tell(&network.name, &outcome);
+                log_outcome(&network.name, &outcome);
             }
             if namesakes > before {
                 log::warn!("network {}: {NAMESAKE}", network.name);
@@ -172,7 +172,7 @@ pub(super) async fn keep(
 }
 
 /// Logs a new outcome.
-fn tell(name: &str, outcome: &Outcome) {
+fn log_outcome(name: &str, outcome: &Outcome) {
     match outcome {
         Outcome::Done => log::info!("network {name} has a spare block of addresses"),
         Outcome::Short => log::warn!("the cluster has no free block of addresses for network {name}"),

@@ -106,7 +106,7 @@ impl Status {
     }
 
     /// Returns the texts of the troubles whose `fails` is this.
-    fn told(&self, fails: bool) -> Vec<String> {
+    fn list_troubles(&self, fails: bool) -> Vec<String> {
         let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         troubles.iter().filter(|trouble| trouble.fails == fails).map(|trouble| trouble.why.clone()).collect()
     }
@@ -115,7 +115,7 @@ impl Status {
     fn failing(&self) -> BTreeSet<String> {
         let known = self.nodes.known();
         let refused = known.trouble.clone().filter(|_| known.refused);
-        refused.into_iter().chain(self.told(true)).collect()
+        refused.into_iter().chain(self.list_troubles(true)).collect()
     }
 
     /// Records the start of a look.
@@ -210,7 +210,11 @@ impl Pages for Status {
                 "Reasons why an ADD that needs the store fails until somebody acts",
                 self.failing().len(),
             ),
-            ("networks_short", "Networks without a spare block of addresses", self.told(false).len()),
+            (
+                "networks_short",
+                "Networks without a spare block of addresses",
+                self.list_troubles(false).len(),
+            ),
         ] {
             registry.register(name, help, gauge(value));
         }
@@ -239,7 +243,7 @@ impl Pages for Status {
         // Routes stay meanwhile, and a restarted process could not reach the server either.
         let trouble = self.nodes.known().trouble.clone();
         let trouble = trouble.map(|why| format!("nodes are as they were told of last: {why}\n"));
-        let short: String = self.told(false).iter().map(|why| format!("{why}\n")).collect();
+        let short: String = self.list_troubles(false).iter().map(|why| format!("{why}\n")).collect();
         let namesake = if self.namesakes.get() > 0 { format!("{NAMESAKE}\n") } else { String::new() };
         let conditions = &last.report.conditions;
         let told = conditions.iter().take(TOLD).map(|(node, why)| format!("node {node}: {why}\n"));

@@ -12,7 +12,7 @@ use cnimble_netlink::NetNs;
 use cnimble_pod::sandbox::Sandboxes;
 
 use super::super::report::{Exit, Report};
-use super::find;
+use super::find_sandbox;
 use crate::args::pod::Exec;
 
 /// Replaces this process by the command, and returns only if that fails. If the pod's resolv.conf can't be mounted, the
@@ -20,7 +20,7 @@ use crate::args::pod::Exec;
 pub(super) fn exec(sandboxes: &Sandboxes, given: &Exec) -> Result<(), Report> {
     let what = format!("can't run a command in pod {}", given.named.pod);
     let failed = |why: String| Report::because(Exit::Execution, &what, why);
-    let sandbox = find(sandboxes, &given.named.pod, &what)?;
+    let sandbox = find_sandbox(sandboxes, &given.named.pod, &what)?;
     if let Some(fault) = sandboxes.fault(&sandbox) {
         return Err(failed(fault.to_string()).hint("`cnimble pod up FILE` sets it up again"));
     }

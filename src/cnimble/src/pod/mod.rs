@@ -103,9 +103,9 @@ pub(super) fn age_of(created: u64) -> String {
 }
 
 /// Returns the sandbox of the pod with this name, or fails if there is none.
-fn find(sandboxes: &Sandboxes, text: &str, what: &str) -> Result<Sandbox, Report> {
+fn find_sandbox(sandboxes: &Sandboxes, text: &str, what: &str) -> Result<Sandbox, Report> {
     let id = pod_id(text)?;
-    let found = sandboxes.find(&id).map_err(|err| report::of(what, &err))?;
+    let found = sandboxes.find(&id).map_err(|err| report::report_error(what, &err))?;
     found.ok_or_else(|| {
         Report::because(Exit::Usage, what, format!("there is no pod {id}"))
             .hint("`cnimble pod ls` lists the pods; `cnimble pod up FILE` makes one")

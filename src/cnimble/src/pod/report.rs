@@ -7,7 +7,7 @@ use super::super::report::{Exit, Report};
 
 /// Converts an error about a pod. `what` is like "can't bring up pod default/web". The first cause decides the exit
 /// status.
-pub(super) fn of(what: impl Into<String>, error: &SandboxError) -> Report {
+pub(super) fn report_error(what: impl Into<String>, error: &SandboxError) -> Report {
     let mut causes = error.causes().iter();
     let Some(first) = causes.next() else {
         return Report::because(Exit::Usage, what, error);

@@ -13,7 +13,7 @@ use super::super::Session;
 use super::super::output::View;
 use super::super::report::{Exit, Report};
 use super::super::style::{self, Paint, rows, table};
-use super::{age_of, find, report};
+use super::{age_of, find_sandbox, report};
 
 /// The number of pods that are inspected at once.
 const AT_ONCE: usize = 16;
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 16;
 /// Lists the pods with their current state. It fails after the list if a record can't be read.
 pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), Report> {
     let what = "can't list the pods";
-    let listing = sandboxes.list().map_err(|err| report::of(what, &err))?;
+    let listing = sandboxes.list().map_err(|err| report::report_error(what, &err))?;
     let looks = listing.sandboxes.iter().map(|sandbox| async move {
         let (state, ips) = now(&sandboxes.inspect(&sandbox.id).await);
         Shown::new(sandbox, state, ips)
@@ -37,7 +37,7 @@ pub(super) async fn ls(session: &Session, sandboxes: &Sandboxes) -> Result<(), R
 /// failure has its own exit status.
 pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) -> Result<(), Report> {
     let what = format!("pod {pod} is not as it should be");
-    let sandbox = find(sandboxes, pod, &format!("can't examine pod {pod}"))?;
+    let sandbox = find_sandbox(sandboxes, pod, &format!("can't examine pod {pod}"))?;
     let outcome = async {
         let status = sandboxes.inspect(&sandbox.id).await?;
         if status.fault.is_none() {
@@ -57,7 +57,7 @@ pub(super) async fn status(session: &Session, sandboxes: &Sandboxes, pod: &str) 
                 Report::because(Exit::Found, what, fault).hint("`cnimble pod up FILE` sets it up again"),
             )),
         },
-        Err(err) => Err(quiet(report::of(what, &err))),
+        Err(err) => Err(quiet(report::report_error(what, &err))),
     }
 }
 

@@ -90,7 +90,7 @@ impl<'s> Tally<'s> {
             }
             self.objects.push(object);
         } else {
-            report.print(crate::style::Paint::of(&std::io::stderr()));
+            report.print(crate::style::Paint::for_stream(&std::io::stderr()));
         }
     }
 

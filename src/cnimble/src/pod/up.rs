@@ -74,7 +74,7 @@ async fn abandon(sandboxes: &Sandboxes, configs: &[SandboxConfig], exit: Exit) -
 pub(super) async fn down(session: &Session, sandboxes: &Sandboxes, given: &Down) -> Result<(), Report> {
     let mut tally = Tally::new(session);
     let pods: BTreeSet<PodId> = if given.all {
-        let listing = sandboxes.list().map_err(|err| report::of("can't list the pods", &err))?;
+        let listing = sandboxes.list().map_err(|err| report::report_error("can't list the pods", &err))?;
         listing.sandboxes.into_iter().map(|sandbox| sandbox.config.pod).collect()
     } else {
         named(sandboxes, &given.pods, &mut tally)?
@@ -124,7 +124,7 @@ fn tell_up(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<Sandbox, SandboxE
             let line = format!("{pod} is up on {place}: {}", show::joined(&sandbox.ips));
             tally.done(&line, &show::Shown::new(&sandbox, "Ready".to_owned(), sandbox.ips.clone()));
         }
-        Err(err) => tally.fail(Some(pod), &report::of(format!("can't bring up pod {pod}"), &err)),
+        Err(err) => tally.fail(Some(pod), &report::report_error(format!("can't bring up pod {pod}"), &err)),
     }
 }
 
@@ -135,6 +135,6 @@ fn tell_down(tally: &mut Tally<'_>, pod: &PodId, outcome: Result<bool, SandboxEr
             let line = format!("{pod} {}", if was_up { "is down" } else { "was not up" });
             tally.done(&line, &json!({"namespace": pod.namespace, "name": pod.name, "wasUp": was_up}));
         }
-        Err(err) => tally.fail(Some(pod), &report::of(format!("can't take down pod {pod}"), &err)),
+        Err(err) => tally.fail(Some(pod), &report::report_error(format!("can't take down pod {pod}"), &err)),
     }
 }

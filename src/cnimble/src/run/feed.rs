@@ -69,7 +69,7 @@ impl Feed {
                     let Some(update) = update else { return std::future::pending().await };
                     seen.insert(update.source);
                     let mut inputs = self.update(&update);
-                    inputs.extend(self.settle(&update));
+                    inputs.extend(self.drop_unlisted(&update));
                     inputs
                 }
                 over = over(&mut self.closing) => vec![Input::Unwant(over)],
@@ -126,7 +126,7 @@ impl Feed {
     }
 
     /// Drops the restored pods that the API server doesn't list. Its first update also ends the restoring.
-    fn settle(&mut self, update: &PodUpdate) -> Option<Input> {
+    fn drop_unlisted(&mut self, update: &PodUpdate) -> Option<Input> {
         if update.source != SourceKind::Api {
             return None;
         }

@@ -24,7 +24,7 @@ fn running() -> Option<u32> {
 
 /// Looks for a kubelet, and sets the flag if there is one. Returns true only if this look has set it. The flag stays
 /// set, because a kubelet's pods remain its own while it restarts.
-pub(super) fn look(only_managed: &AtomicBool) -> bool {
+pub(super) fn detect_kubelet(only_managed: &AtomicBool) -> bool {
     if only_managed.load(Ordering::Relaxed) {
         return false;
     }
@@ -42,7 +42,7 @@ pub(super) async fn watch(only_managed: Arc<AtomicBool>, config: Arc<PodConfig>)
     loop {
         tokio::time::sleep(PERIOD).await;
         let flag = Arc::clone(&only_managed);
-        if tokio::task::spawn_blocking(move || look(&flag)).await.unwrap_or(false) {
+        if tokio::task::spawn_blocking(move || detect_kubelet(&flag)).await.unwrap_or(false) {
             config.reread();
         }
     }

@@ -62,7 +62,7 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     }
     let only_managed = sources.api.as_ref().map(|api| Arc::clone(&api.only_managed));
     if let Some(flag) = &only_managed {
-        kubelet::look(flag);
+        kubelet::detect_kubelet(flag);
     }
     let restorable = sources.api.as_ref().map(|_| sandboxes.clone());
     let (config, updates) = PodConfig::start(sources).map_err(|err| no_source(&err))?;
@@ -127,7 +127,7 @@ fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> Syn
         parallel: usize::from(given.parallel),
         listener: Listener::new(move |event| {
             metrics.happened(event);
-            progress::tell(event);
+            progress::log_event(event);
             if let Some(writing) = &writing {
                 writing.happened(event);
             }

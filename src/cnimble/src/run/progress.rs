@@ -25,7 +25,7 @@ pub(crate) fn before_line() -> &'static str {
 }
 
 /// Logs an event.
-pub(super) fn tell(event: &Event) {
+pub(super) fn log_event(event: &Event) {
     match event {
         Event::Pod(pod) => tell_of(pod),
         Event::Gone(id) => log::info!(pod:% = id, phase = "Gone"; "pod {id} is gone"),

@@ -123,7 +123,7 @@ async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, pages: Arc<impl Pages
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Returns the page of a state, with the status 503 for an error.
-fn told(state: Result<String, String>) -> Response<Full<Bytes>> {
+fn build_state_page(state: Result<String, String>) -> Response<Full<Bytes>> {
     match state {
         Ok(text) => page(StatusCode::OK, TEXT, text),
         Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
@@ -146,8 +146,8 @@ async fn answer(request: &Request<Incoming>, pages: Arc<impl Pages>) -> Response
                 Err(err) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{err}\n")),
             }
         }
-        "/livez" => told(pages.life().map(|()| "ok\n".to_owned())),
-        "/healthz" | "/readyz" => told(pages.health()),
+        "/livez" => build_state_page(pages.life().map(|()| "ok\n".to_owned())),
+        "/healthz" | "/readyz" => build_state_page(pages.health()),
         path if path == pages.name() => page(StatusCode::OK, JSON, pages.list()),
         _ => {
             let text = format!("there are /metrics, /livez, /readyz, /healthz and {}\n", pages.name());

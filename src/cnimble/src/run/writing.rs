@@ -109,12 +109,12 @@ impl Task {
                 }
             };
             let Some(word) = word else { return };
-            self.hear(word);
+            self.note_word(word);
         }
     }
 
     /// Takes a word, and notes what has to be written.
-    fn hear(&mut self, word: Word) {
+    fn note_word(&mut self, word: Word) {
         match word {
             Word::Managed { id, uid, ending } => {
                 let fresh = || Ours { uid: uid.clone(), ending, gone: false, status: None };

@@ -49,7 +49,7 @@ pub struct Identity {
 
 impl Identity {
     /// Converts the numbers, which are shorter on machines of 32 bits.
-    pub(crate) fn of(stat: &FileStat) -> Self {
+    pub(crate) fn from_stat(stat: &FileStat) -> Self {
         fn same<N, M: From<N>>(number: N) -> M {
             M::from(number)
         }

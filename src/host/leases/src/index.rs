@@ -233,7 +233,7 @@ fn seal(file: &File, dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<()
 
 /// Returns the header that belongs to the present state of `dir`.
 fn header_for(dir: BorrowedFd<'_>, slots: u64, entries: u64) -> Option<[u8; HEADER]> {
-    let Identity { place: (dev, ino), times } = Identity::of(&fstat(dir).ok()?);
+    let Identity { place: (dev, ino), times } = Identity::from_stat(&fstat(dir).ok()?);
     let boot = boot_key()?;
     let [mtime, mtime_nsec, ctime, ctime_nsec] = times.map(i64::cast_unsigned);
     let mut header = [0; HEADER];

@@ -23,7 +23,7 @@ pub const LOCK: &str = "lock";
 type Place = (u64, u64);
 
 fn place(stat: &FileStat) -> Place {
-    Identity::of(stat).place
+    Identity::from_stat(stat).place
 }
 
 thread_local! {

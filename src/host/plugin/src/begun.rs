@@ -12,7 +12,7 @@ pub(super) fn before(plugin: &dyn Plugin, call: &Call) {
     log_failure(match (call.command, plugin.role()) {
         (_, Role::Helper) => Ok(()),
         (Command::Add, _) => begun::clear(&call.owner().tag()),
-        (Command::Del, _) => begun::note(&call.owner().tag()),
+        (Command::Del, _) => begun::note_begin(&call.owner().tag()),
         _ => Ok(()),
     });
 }

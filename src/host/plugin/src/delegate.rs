@@ -189,7 +189,7 @@ pub(crate) struct FoundDelegate(OnceCell<(String, Delegate)>);
 
 impl FoundDelegate {
     /// Returns a plugin that is linked into a program which is not a plugin itself.
-    pub(crate) fn here(plugin: &'static dyn Plugin) -> Self {
+    pub(crate) fn from_plugin(plugin: &'static dyn Plugin) -> Self {
         FoundDelegate((plugin.name().to_owned(), Delegate::Here(plugin)).into())
     }
 }

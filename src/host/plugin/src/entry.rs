@@ -50,9 +50,9 @@ pub fn main_like(
         };
     }
     let name = Path::new(&argv0).file_name().unwrap_or(OsStr::new(""));
-    let Some(plugin) = find(plugins, name).or_else(|| {
+    let Some(plugin) = find_plugin(plugins, name).or_else(|| {
         // A caller may put anything into argv[0], so the name of the file is tried, too.
-        find(plugins, std::env::current_exe().ok()?.file_name()?)
+        find_plugin(plugins, std::env::current_exe().ok()?.file_name()?)
     }) else {
         return unknown_name(name, plugins);
     };
@@ -77,7 +77,7 @@ pub fn main_like(
     status
 }
 
-fn find(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Plugin> {
+fn find_plugin(plugins: &[&'static dyn Plugin], name: &OsStr) -> Option<&'static dyn Plugin> {
     plugins.iter().copied().find(|plugin| plugin.name().as_bytes() == name.as_bytes())
 }
 

@@ -72,7 +72,7 @@ pub struct Item(&'static str, u32);
 impl Item {
     /// Returns the item of the caller.
     #[track_caller]
-    pub fn here() -> Self {
+    pub fn from_caller() -> Self {
         let at = Location::caller();
         Item(at.file(), at.line())
     }
@@ -101,7 +101,7 @@ impl Call {
         verify: impl Fn(&mut S) -> Result<(), Error>,
         put_back: impl FnOnce(&mut S) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let item = Item::here();
+        let item = Item::from_caller();
         let outcome = match verify(on) {
             Err(err) if err.code == Code::CHECK_FAILED && self.wanted.aim.repairs(place) => {
                 log::debug!("put back: {err}");
@@ -129,7 +129,7 @@ impl Call {
     pub fn expects(&self, place: Place, verified: Result<(), Error>) -> Result<(), Error> {
         match verified {
             Err(error) if error.code == Code::CHECK_FAILED && self.is_examined() => {
-                let item = Item::here();
+                let item = Item::from_caller();
                 self.note_fault(Fault { place, error, left_alone: false, is_mendable: false, item })
             }
             verified => verified,
@@ -145,7 +145,13 @@ impl Call {
         if !self.is_examined() {
             return Err(error);
         }
-        self.note_fault(Fault { place, error, left_alone: true, is_mendable: false, item: Item::here() })
+        self.note_fault(Fault {
+            place,
+            error,
+            left_alone: true,
+            is_mendable: false,
+            item: Item::from_caller(),
+        })
     }
 
     /// Returns true if a program makes this check for itself. A caller of the verb may end a pod that fails, so the
@@ -210,7 +216,7 @@ impl Examination<'_> {
                 undo: undo.clone(),
                 plugins,
                 home: NetNs::current().ok().map(Arc::new),
-                delegate: ipam.map(delegate::FoundDelegate::here).unwrap_or_default(),
+                delegate: ipam.map(delegate::FoundDelegate::from_plugin).unwrap_or_default(),
                 wanted: Wanted { aim, ..Wanted::default() },
                 ..Call::new(Command::Check, config, self.config.clone())
             };
@@ -253,7 +259,7 @@ fn examine(plugin: &dyn Plugin, call: &Call, ended_by: &mut Option<Error>) -> Re
         Err(error) if error.code == Code::CHECK_FAILED => {
             *ended_by = Some(error.clone());
             if faults.is_empty() {
-                let (place, item) = (Place::Host, Item::here());
+                let (place, item) = (Place::Host, Item::from_caller());
                 faults.push(Fault { place, error, left_alone: false, is_mendable: false, item });
             }
         }

@@ -17,7 +17,7 @@ const LIMITS: Limits = Limits { stdout: 64 << 20, stderr: Some(16 << 10) };
 
 /// Returns the path of an executable file, from PATH and then from the usual directories. Relative directories in PATH
 /// are skipped.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .filter(|directory| directory.is_absolute())
@@ -47,14 +47,14 @@ pub(super) fn restore_by(name: &str, table: &str, lines: &[String]) -> Result<()
 
 /// Returns whether `iptables-restore` and `ip6tables-restore` are installed.
 pub(super) fn installed() -> bool {
-    FAMILIES.into_iter().all(|family| find(&tool(family, "restore")).is_some())
+    FAMILIES.into_iter().all(|family| find_program(&tool(family, "restore")).is_some())
 }
 
 /// Fails with code 50 if the commands are not installed; then the hint names the key `option`, which chooses another
 /// backend. Fails as [`run`] does if iptables can't use the table. Changes nothing.
 pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
     for name in FAMILIES.map(|family| tool(family, "restore")) {
-        if find(&name).is_none() {
+        if find_program(&name).is_none() {
             return Err(Error::new(Code::NOT_AVAILABLE, format!("the command {name} is not installed"))
                 .details(format!("hint: install iptables, or set \"{option}\": \"nftables\"")));
         }
@@ -69,7 +69,7 @@ pub(super) fn usable(table: &str, option: &str) -> Result<(), Error> {
 /// Fails with code 100 if the command is not installed or fails; the details are the first lines of its stderr. Fails
 /// with code 5 if it can't be started, and with code 11 if a signal came first.
 pub(super) fn run(name: &str, args: &[&str], input: &str) -> Result<String, Error> {
-    let program = find(name).ok_or_else(|| missing(name))?;
+    let program = find_program(name).ok_or_else(|| missing(name))?;
     let mut command = Command::new(&program);
     command.args(args.iter().map(OsStr::new)).env("LC_ALL", "C");
     let output =

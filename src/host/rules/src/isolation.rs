@@ -100,7 +100,7 @@ pub(super) fn wanted(owner: &Owner, port: &str, addrs: &[IpAddr]) -> Vec<Placed>
 /// back. A second call changes nothing.
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, addrs: &[IpAddr]) -> Result<Applied, Error> {
     let changes = elements::insert::<Isolation>(nft, &wanted(owner, port, addrs)).map_err(explain)?;
-    Ok(Applied::of::<Isolation>(changes))
+    Ok(Applied::from_changes::<Isolation>(changes))
 }
 
 fn explain(err: netlink::Error) -> Error {

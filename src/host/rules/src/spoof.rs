@@ -136,7 +136,7 @@ pub(super) fn forget_replaced(nft: &mut Nft, changes: &mut Changes) -> netlink::
 pub fn add(nft: &mut Nft, owner: &Owner, port: &str, mac: Mac) -> Result<Applied, Error> {
     let mut changes = elements::insert::<Spoof>(nft, &wanted(owner, port, mac)).map_err(explain)?;
     let forgotten = forget_replaced(nft, &mut changes);
-    let undo = Applied::of::<Spoof>(changes);
+    let undo = Applied::from_changes::<Spoof>(changes);
     match forgotten {
         Ok(()) => Ok(undo),
         Err(err) => Err(undone(err, undo.run())),

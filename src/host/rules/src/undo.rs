@@ -28,7 +28,7 @@ impl Applied {
         self.0.is_empty()
     }
 
-    pub(super) fn of<L: Layout>(changes: Changes) -> Self {
+    pub(super) fn from_changes<L: Layout>(changes: Changes) -> Self {
         let mut undo = Applied::default();
         undo.push_changes::<L>(changes);
         undo

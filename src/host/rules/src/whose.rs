@@ -66,7 +66,7 @@ pub fn maker(family: Family, table: &str, chain: &str) -> String {
 
 /// Returns a rule as the `nft` command prints it. `None` without that command, or if the rule has gone.
 pub fn text_of(family: Family, table: &str, chain: &str, handle: u64) -> Option<String> {
-    command::find("nft")?;
+    command::find_program("nft")?;
     let listed = command::run("nft", &["-a", "list", "chain", &family.to_string(), table, chain], "").ok()?;
     let ending = format!("# handle {handle}");
     let line = listed.lines().find_map(|line| line.trim().strip_suffix(&ending))?;

@@ -48,7 +48,7 @@ impl Variant {
 
     /// Returns whether the commands `restore` of this variant are installed.
     pub(super) fn is_installed(self) -> bool {
-        FAMILIES.into_iter().all(|family| command::find(&self.command(family, "restore")).is_some())
+        FAMILIES.into_iter().all(|family| command::find_program(&self.command(family, "restore")).is_some())
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) fn drop_table(nft: &mut Nft, table: Table<'_>) -> Result<(), Error> {
 pub(super) fn legacy_command(family: Family, action: &str) -> String {
     let iptables = if family == Family::Ipv4 { "iptables" } else { "ip6tables" };
     let legacy = format!("{iptables}-legacy-{action}");
-    if command::find(&legacy).is_some() { legacy } else { format!("{iptables}-{action}") }
+    if command::find_program(&legacy).is_some() { legacy } else { format!("{iptables}-{action}") }
 }
 
 /// Returns whether a command is of the legacy variant, by the name of the binary behind its link. A name without `nft`
@@ -131,7 +131,7 @@ pub(super) fn is_nf_tables(name: &str) -> bool {
 
 /// Returns whether the name of the binary behind a command's link contains `nft`. `None` without the command.
 fn names_nft(name: &str) -> Option<bool> {
-    let file = command::find(name).and_then(|file| std::fs::canonicalize(file).ok())?;
+    let file = command::find_program(name).and_then(|file| std::fs::canonicalize(file).ok())?;
     Some(file.file_name()?.to_string_lossy().contains("nft"))
 }
 
@@ -190,7 +190,7 @@ pub(super) fn legacy_table(family: Family, table: &str) -> Result<Option<String>
 pub(super) fn unreadable_legacy_table(family: Family, table: &str) -> Option<String> {
     let save = legacy_command(family, "save");
     // The command of the nf_tables variant prints other tables.
-    let is_readable = command::find(&save).is_some() && !is_nf_tables(&save);
+    let is_readable = command::find_program(&save).is_some() && !is_nf_tables(&save);
     if is_readable || !has_legacy(family, table) {
         return None;
     }

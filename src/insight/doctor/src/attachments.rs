@@ -81,7 +81,7 @@ pub(super) fn not_compared(node: &Node, findings: &[Finding]) -> Vec<String> {
             Verdict::Lives => "the recorded path leads to no namespace of a pod".to_owned(),
             Verdict::Doubt(doubt) => doubt.clone(),
         };
-        let subject = Subject::of(&known.entry.network, &known.attachment());
+        let subject = Subject::from_attachment(&known.entry.network, &known.attachment());
         if !findings.iter().any(|finding| finding.subject == subject) {
             let why = format!("network {}: nothing is checked: {why}", known.entry.network);
             *reasons.entry(why).or_default() += 1;
@@ -229,7 +229,11 @@ impl Doctor<'_> {
         let delegate = bridge::delegated(plugin);
         let aim = if in_pod && delegate.is_none() { Aim::Note } else { Aim::NoteHost };
         let Some(examined) = self.examine(&known.entry, list, plugin, aim) else {
-            return if in_pod { self.ask(known, list, plugin).await } else { Ok(PluginCompared::default()) };
+            return if in_pod {
+                self.run_check(known, list, plugin).await
+            } else {
+                Ok(PluginCompared::default())
+            };
         };
         let ended_by = examined.ended_by;
         let mut faults = examined.faults.map_err(|err| err.to_string())?;
@@ -268,7 +272,7 @@ impl Doctor<'_> {
 
     /// Runs the verb CHECK of a plugin that is not linked. It finds one difference at most, which only the runtime can
     /// repair.
-    async fn ask(
+    async fn run_check(
         &self,
         known: &JudgedEntry,
         list: &NetworkList,
@@ -278,7 +282,7 @@ impl Doctor<'_> {
             Ok(()) => Ok(PluginCompared::default()),
             // By the codes below 100 a plugin says that it could not look (specification, "Error").
             Err(PluginError::Refused { error, .. }) if error.code.0 >= 100 => {
-                let (place, item) = (Place::Host, Item::here());
+                let (place, item) = (Place::Host, Item::from_caller());
                 let fault = Fault { place, error, left_alone: false, is_mendable: false, item };
                 Ok(PluginCompared { faults: vec![(fault, super::FindingRepair::Runtime)], ended_by: None })
             }
@@ -431,7 +435,7 @@ fn leaving(known: &JudgedEntry) -> Finding {
     Finding {
         kind: FindingKind::BegunDel,
         what: "attachment".to_owned(),
-        subject: Subject::of(&known.entry.network, &known.attachment()),
+        subject: Subject::from_attachment(&known.entry.network, &known.attachment()),
         why: "its DEL has begun and is not done".to_owned(),
         doubt: Some(format!(
             "a repair would leave rules behind the DEL; a runtime may repeat it, else `{}`",
@@ -466,7 +470,7 @@ fn finding(known: &JudgedEntry, plugin: &ListEntry, fault: &Fault, action: super
     Finding {
         kind,
         what,
-        subject: Subject::of(&known.entry.network, &known.attachment()),
+        subject: Subject::from_attachment(&known.entry.network, &known.attachment()),
         why: match fault.place {
             Place::Rules => format!("they are not as the pod needs them: {}", fault.error),
             _ => fault.error.to_string(),
@@ -512,7 +516,7 @@ fn cut_off(known: &JudgedEntry) -> Finding {
     Finding {
         kind: FindingKind::PodState,
         what: "interface of the pod".to_owned(),
-        subject: Subject::of(&known.entry.network, &known.attachment()),
+        subject: Subject::from_attachment(&known.entry.network, &known.attachment()),
         why: inside::lost(&known.entry),
         doubt: None,
         passing: false,

@@ -116,7 +116,7 @@ fn finding(node: &Node, known: &JudgedEntry) -> Option<Finding> {
     Some(Finding {
         kind: FindingKind::CacheEntry,
         what: format!("cache entry {}", Cache::new(&known.cache).path(known.entry.key()).display()),
-        subject: Subject::of(&known.entry.network, &known.attachment()),
+        subject: Subject::from_attachment(&known.entry.network, &known.attachment()),
         why,
         doubt,
         passing: false,

@@ -82,7 +82,7 @@ impl Doctor<'_> {
         if mode == Mode::Look || mode == Mode::All && !report.refused.is_empty() {
             return Ok(report);
         }
-        endings.iter().try_for_each(Ending::keep)?;
+        endings.iter().try_for_each(Ending::make_permanent)?;
         over.write(nft)?;
         // A concurrent DEL may have removed one of the pods since the look.
         let left = over.departed(nft)?;
@@ -157,7 +157,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<HandOverPlan<'t>, Error> 
             entry.and_then(|entry| entry.network_list().ok()).map(|list| configured::settings(&list));
         let settings = settings.unwrap_or_default();
         let pod = Pod::new(owner.clone(), settings, traces);
-        let subject = Subject::of(&owner.network, &owner.attachment);
+        let subject = Subject::from_attachment(&owner.network, &owner.attachment);
         match pod.problem(nft)? {
             Some(why) => report.refused.push((subject, why)),
             None => {
@@ -172,7 +172,7 @@ fn plan<'t>(nft: &mut Nft, sight: &'t Sight) -> Result<HandOverPlan<'t>, Error> 
         over = over.without_policies();
     }
     report.policies = over.policies().collect();
-    let endings = lifetimes::find(&sight.node)?;
+    let endings = lifetimes::find_endings(&sight.node)?;
     for Ending { subject, nets, .. } in &endings {
         report.addresses.push((subject.clone(), nets.iter().map(ToString::to_string).collect()));
     }

@@ -27,7 +27,9 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
     };
     let mut subject = Subject { network: Some(network.name.clone()), ..Subject::default() };
     match &lease.held {
-        Some((_, Holder::Attachment(attachment))) => subject = Subject::of(&network.name, attachment),
+        Some((_, Holder::Attachment(attachment))) => {
+            subject = Subject::from_attachment(&network.name, attachment);
+        }
         Some((_, Holder::Container(id))) => subject.container_id = Some(id.clone()),
         _ => {}
     }

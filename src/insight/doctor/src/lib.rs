@@ -1,5 +1,5 @@
 //! Finds and removes orphans of a node (`cnimble doctor`): leases, links, packet rules and cache entries of cnimble or
-//! the Go plugins. A crash, a power cut or a ruleset flush leaves them. [`Doctor::look`] finds them. [`Doctor::repair`]
+//! the Go plugins. A crash, a power cut or a ruleset flush leaves them. [`Doctor::examine_node`] finds them. [`Doctor::repair`]
 //! removes them and restores lost parts of *living* pods. A finding in [doubt](Finding::doubt) is not repaired. Each
 //! finding is judged again before its repair, under a lock of its network, because the node changes in between.
 
@@ -149,7 +149,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    fn of(network: &str, attachment: &Attachment) -> Self {
+    fn from_attachment(network: &str, attachment: &Attachment) -> Self {
         Subject {
             network: Some(network.to_owned()),
             container_id: Some(attachment.container_id.clone()),
@@ -209,7 +209,7 @@ impl Doctor<'_> {
     ///
     /// # Errors
     /// Fails if evidence can't be read, because a living attachment would look dead.
-    pub async fn look(&self) -> Result<Diagnosis, Error> {
+    pub async fn examine_node(&self) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;
         let Compared { findings: differences, mut unchecked } =
@@ -240,13 +240,13 @@ impl Doctor<'_> {
         unchecked.extend(sight.node.leases.stores().flat_map(|network| network.unread.clone()));
         unchecked.extend(unreadable_legacy_tables());
         let warnings = warnings::warnings(&sight.node, &mut unchecked);
-        let stopped = stations::look(&sight.node, &findings, &mut unchecked);
+        let stopped = stations::follow_packets(&sight.node, &findings, &mut unchecked);
         let notes = nat::notes(&sight.node, &mut unchecked);
         let pods = runtime::pods(&sight.node);
         Ok(Diagnosis { findings, living, blind, unchecked, warnings, notes, stopped, pods })
     }
 
-    /// Looks for orphans of one network. Unlike [`Doctor::look`] it runs no plugin.
+    /// Looks for orphans of one network. Unlike [`Doctor::examine_node`] it runs no plugin.
     pub fn look_at(&self, network: &str) -> Result<Diagnosis, Error> {
         let sight = Sight::look(&self.evidence)?;
         let mut findings = self.orphans(&sight)?;

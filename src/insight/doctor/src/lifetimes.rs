@@ -26,7 +26,7 @@ pub(super) struct Ending {
 }
 
 /// Returns the interfaces with temporary addresses of living pods. A missing namespace or interface is no error.
-pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
+pub(super) fn find_endings(node: &Node) -> Result<Vec<Ending>, Error> {
     let mut endings = Vec::new();
     for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives && has_lease(known)) {
         let Some(path) = known.entry.namespace() else { continue };
@@ -36,7 +36,7 @@ pub(super) fn find(node: &Node) -> Result<Vec<Ending>, Error> {
         let leased = inside.addrs(link.index)?.into_iter().filter(is_leased);
         let nets: Vec<IpNetwork> = leased.map(|addr| addr.net).collect();
         if !nets.is_empty() {
-            let subject = Subject::of(&known.entry.network, &known.attachment());
+            let subject = Subject::from_attachment(&known.entry.network, &known.attachment());
             endings.push(Ending { subject, nets, netns, link });
         }
     }
@@ -60,7 +60,7 @@ fn has_lease(known: &JudgedEntry) -> bool {
 impl Ending {
     /// Makes the addresses permanent. A lease daemon of cnimble that has set their lifetimes leaves them so while it
     /// runs. One that is started later gives them a lifetime again in its first round.
-    pub(super) fn keep(&self) -> Result<(), Error> {
+    pub(super) fn make_permanent(&self) -> Result<(), Error> {
         let mut inside = Netlink::open_in(&self.netns)?;
         for net in &self.nets {
             inside.execute(addr::set_lifetime(self.link.index, &self.link.name, *net, u32::MAX, u32::MAX))?;

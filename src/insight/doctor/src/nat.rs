@@ -23,7 +23,7 @@ struct ContestingRule {
 pub(super) fn notes(node: &Node, unchecked: &mut Vec<String>) -> Vec<String> {
     let (mut nft, mut tables, mut found) = (Nft::new(), Tables::default(), Vec::new());
     for known in node.entries.iter().filter(|known| known.verdict == Verdict::Lives) {
-        if let Err(err) = look(&mut nft, &mut tables, &known.entry, &mut found) {
+        if let Err(err) = add_deciding_rules(&mut nft, &mut tables, &known.entry, &mut found) {
             unchecked.push(format!("rules for NAT that {} may meet: {err}", known.entry.container_id));
         }
     }
@@ -31,7 +31,7 @@ pub(super) fn notes(node: &Node, unchecked: &mut Vec<String>) -> Vec<String> {
 }
 
 /// Adds the rules that decide about the packets of one attachment.
-fn look(
+fn add_deciding_rules(
     nft: &mut Nft,
     tables: &mut Tables,
     entry: &Entry,

@@ -102,14 +102,14 @@ impl Doctor<'_> {
         for bridge in bridge::all(list) {
             let what = format!("bridge {bridge}");
             match remove_bridge(&bridge, others) {
-                Ok(outcome) => removal.note(what, outcome),
+                Ok(outcome) => removal.note_outcome(what, outcome),
                 Err(error) => return Err(NotRemoved::Failed { what, error }),
             }
         }
         for dir in lease_dirs(list) {
             let what = format!("leases in {}", dir.display());
             match remove_leases(&dir, list, others) {
-                Ok(outcome) => removal.note(what, outcome),
+                Ok(outcome) => removal.note_outcome(what, outcome),
                 Err(error) => return Err(NotRemoved::Failed { what, error }),
             }
         }
@@ -157,7 +157,7 @@ impl Doctor<'_> {
 }
 
 impl Removal {
-    fn note(&mut self, what: String, outcome: Outcome) {
+    fn note_outcome(&mut self, what: String, outcome: Outcome) {
         match outcome {
             Outcome::Removed => self.removed.push(what),
             Outcome::Kept(why) => self.kept.push(Kept { what, why }),

@@ -264,7 +264,7 @@ fn finding(
     let mut subject = Subject { container_id: Some(sandbox.id.clone()), ..Subject::default() };
     if let Some(known) = entries.first() {
         let attachment = Attachment { container_id: sandbox.id.clone(), ifname: known.entry.ifname.clone() };
-        subject = Subject::of(&known.entry.network, &attachment);
+        subject = Subject::from_attachment(&known.entry.network, &attachment);
     }
     Finding {
         kind,

@@ -33,7 +33,7 @@ const OTHER_WARNINGS: [&str; 2] = ["forward", "forwarding"];
 
 /// Follows packets of one living pod of each network without such findings. Returns the pods that are stopped. A text
 /// about each way that can't be followed goes to `unchecked`.
-pub(super) fn look(node: &Node, findings: &[Finding], unchecked: &mut Vec<String>) -> Vec<Stopped> {
+pub(super) fn follow_packets(node: &Node, findings: &[Finding], unchecked: &mut Vec<String>) -> Vec<Stopped> {
     let living =
         node.entries.iter().filter(|known| known.verdict == Verdict::Lives && known.entry.ifname != "lo");
     let entries: Vec<Entry> = living.map(|known| known.entry.clone()).collect();

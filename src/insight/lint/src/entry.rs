@@ -21,7 +21,7 @@ pub(crate) struct PluginEntry<'a> {
 
 impl<'a> PluginEntry<'a> {
     /// Reads an entry. It returns `None` without a type.
-    pub(crate) fn of(node: &'a Node) -> Option<Self> {
+    pub(crate) fn from_node(node: &'a Node) -> Option<Self> {
         let of = node.get("type")?;
         let plugin = of.text()?;
         let ipam = node.get("ipam").and_then(|ipam| ipam.text_of("type"));
@@ -49,17 +49,17 @@ pub(crate) fn is_list(document: &Document) -> bool {
 /// Returns the plugins' entries, in order. Those without a type are left out.
 pub(crate) fn entries(document: &Document) -> Vec<PluginEntry<'_>> {
     if !is_list(document) {
-        return PluginEntry::of(&document.root).into_iter().collect();
+        return PluginEntry::from_node(&document.root).into_iter().collect();
     }
     let list = document.root.get("plugins").map(Node::elements).unwrap_or_default();
-    list.iter().filter_map(PluginEntry::of).collect()
+    list.iter().filter_map(PluginEntry::from_node).collect()
 }
 
 /// Returns the shape of an entry: the keys of the plugin, of its IPAM plugin, and of every plugin. It returns `None`
 /// for an unknown plugin.
 pub(crate) fn shape_of(plugin: &str, ipam: Option<&str>) -> Option<Shape> {
     let own = &page(plugin)?.shape;
-    let takes_ipam = shape::find(own, "ipam.type").is_some();
+    let takes_ipam = shape::find_shape(own, "ipam.type").is_some();
     let mut shape = own.clone();
     match ipam.map(page) {
         Some(Some(ipam)) if takes_ipam => shape = shape::merge(&shape, &ipam.shape),

@@ -65,7 +65,7 @@ pub fn meant(document: &Document, entry: usize, message: &str) -> Option<std::op
 pub fn lint_entry(document: &Document) -> Vec<Finding> {
     let mut found = Findings::default();
     plugin(&document.root, true, &mut found);
-    if let Some(entry) = PluginEntry::of(&document.root) {
+    if let Some(entry) = PluginEntry::from_node(&document.root) {
         rules::check(&entry, false, &mut found);
     }
     found.sorted()
@@ -262,7 +262,7 @@ fn plugin(node: &Node, alone: bool, found: &mut Findings) {
         found.error(Rule::WrongType, &node.range, "a plugin's entry is an object");
         return;
     }
-    let Some(entry) = PluginEntry::of(node) else {
+    let Some(entry) = PluginEntry::from_node(node) else {
         let (rule, place) = match node.get("type") {
             Some(of) if !matches!(of.data, Data::Text(_)) => (Rule::WrongType, of.range.clone()),
             Some(of) => (Rule::MissingKey, of.range.clone()),

@@ -62,7 +62,7 @@ fn read(&(name, role, about, table): &(&'static str, &str, &'static str, &'stati
         _ => Role::Ipam,
     };
     let keys: Vec<Key> = table.lines().flat_map(row).collect();
-    let shape = shape::of(&keys);
+    let shape = shape::build_shape(&keys);
     Page { name, role, about, keys, shape }
 }
 

@@ -72,7 +72,7 @@ fn entry(page: &Page) -> Value {
         Role::Ipam => shape::merge(&page.shape, &every_plugins()),
         _ => shape_of(page.name, None).unwrap_or(Shape::Any),
     };
-    let mut schema = of(&shape, "", page);
+    let mut schema = build_schema(&shape, "", page);
     let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return schema };
     match page.role {
         Role::Ipam => fields.extend(ipam(page).map(|ipam| ("ipam".to_owned(), ipam))),
@@ -106,7 +106,7 @@ fn cases(plugins: impl Iterator<Item = &'static Page>, definition: fn(&Page) -> 
 
 /// Returns whether the plugin delegates to an IPAM plugin: it is none itself, and has the key `ipam.type`.
 fn takes_ipam(page: &Page) -> bool {
-    page.role != Role::Ipam && shape::find(&page.shape, "ipam.type").is_some()
+    page.role != Role::Ipam && shape::find_shape(&page.shape, "ipam.type").is_some()
 }
 
 fn ipam_pages() -> impl Iterator<Item = &'static Page> {
@@ -125,13 +125,13 @@ fn ipams() -> impl Iterator<Item = (String, Value)> {
 
 /// Returns the schema of an IPAM plugin's keys below `ipam`.
 fn ipam(page: &Page) -> Option<Value> {
-    let mut schema = of(shape::find(&page.shape, "ipam")?, "ipam", page);
+    let mut schema = build_schema(shape::find_shape(&page.shape, "ipam")?, "ipam", page);
     schema.get_mut("properties")?.as_object_mut()?.insert("type".to_owned(), json!({"const": page.name}));
     Some(schema)
 }
 
 /// Returns the schema of a shape. `path` leads to it from the entry, for the descriptions of its keys.
-fn of(shape: &Shape, path: &str, page: &Page) -> Value {
+fn build_schema(shape: &Shape, path: &str, page: &Page) -> Value {
     let mut schema = match shape {
         Shape::Any => json!({}),
         Shape::Bool => json!({"type": "boolean"}),
@@ -156,19 +156,21 @@ fn of(shape: &Shape, path: &str, page: &Page) -> Value {
         Shape::Address => json!({"type": "string", "pattern": "^[0-9a-fA-F:.]*$"}),
         Shape::Network => json!({"type": "string", "pattern": "^([0-9a-fA-F:.]+/[0-9]{1,3})?$"}),
         Shape::AddressOrNetwork => json!({"type": "string", "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$"}),
-        Shape::List(item) => json!({"type": "array", "items": of(item, &format!("{path}[]"), page)}),
+        Shape::List(item) => {
+            json!({"type": "array", "items": build_schema(item, &format!("{path}[]"), page)})
+        }
         Shape::OneOrMore(item) => {
-            let one = of(item, "", page);
+            let one = build_schema(item, "", page);
             json!({"anyOf": [one, {"type": "array", "items": one}]})
         }
-        Shape::Map(item) => json!({"type": "object", "additionalProperties": of(item, "", page)}),
+        Shape::Map(item) => json!({"type": "object", "additionalProperties": build_schema(item, "", page)}),
         Shape::Object(fields) => {
             let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
             let required: Vec<&String> =
                 fields.iter().filter(|(_, (_, required))| *required).map(|(name, _)| name).collect();
             let properties: Map<String, Value> = fields
                 .iter()
-                .map(|(name, (shape, _))| (name.clone(), of(shape, &below(name), page)))
+                .map(|(name, (shape, _))| (name.clone(), build_schema(shape, &below(name), page)))
                 .collect();
             let mut schema = json!({
                 "type": "object",

@@ -65,7 +65,7 @@ pub(crate) type Fields = BTreeMap<String, (Shape, bool)>;
 const NATURAL: Shape = Shape::Integer(0, u64::MAX as i128);
 
 /// Returns the tree of a page's keys. A key with unknown words may have any value.
-pub(crate) fn of(keys: &[Key]) -> Shape {
+pub(crate) fn build_shape(keys: &[Key]) -> Shape {
     let mut root = Shape::Object(Fields::new());
     // Keys that refer to other keys are inserted last.
     let (refer, plain): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| refers(key.kind));
@@ -114,9 +114,11 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
         "DNS" => dns(),
         _ if kind.starts_with("string: `") => Shape::OneOf(quoted().map(str::to_owned).collect()),
         _ if kind.starts_with("object of `") => Shape::Object(
-            quoted().filter_map(|key| Some((key.to_owned(), (find(root, key)?.clone(), false)))).collect(),
+            quoted()
+                .filter_map(|key| Some((key.to_owned(), (find_shape(root, key)?.clone(), false))))
+                .collect(),
         ),
-        _ if kind.starts_with("as `") => find(root, quoted().next()?)?.clone(),
+        _ if kind.starts_with("as `") => find_shape(root, quoted().next()?)?.clone(),
         _ => {
             let (low, high) = kind.strip_prefix("integer ")?.split_once(" to ")?;
             Shape::Integer(low.parse().ok()?, high.parse().ok()?)
@@ -127,23 +129,23 @@ pub(crate) fn named(kind: &str, root: &Shape) -> Option<Shape> {
 /// Returns the shape for `as above`, which means the key with the same last name. It returns `None` for other words.
 fn similar(key: &Key, root: &Shape) -> Option<Shape> {
     let last = key.path.rsplit('.').next()?;
-    find(root, last).filter(|_| key.kind == "as above").cloned()
+    find_shape(root, last).filter(|_| key.kind == "as above").cloned()
 }
 
 /// Returns the shape at a path, in which `[]` stands for an element. It returns `None` if there is no such key.
-pub(crate) fn find<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
+pub(crate) fn find_shape<'a>(root: &'a Shape, path: &str) -> Option<&'a Shape> {
     let Shape::Object(fields) = root else { return None };
-    let (part, rest) = first(path);
+    let (part, rest) = split_first_key(path);
     let mut shape = &fields.get(part.trim_end_matches("[]"))?.0;
     for _ in 0..part.matches("[]").count() {
         let Shape::List(of) = shape else { return None };
         shape = of;
     }
-    rest.map_or(Some(shape), |rest| find(shape, rest))
+    rest.map_or(Some(shape), |rest| find_shape(shape, rest))
 }
 
 /// Splits a path after its first key. A path that begins with `io.` is one key, the capability with annotations.
-fn first(path: &str) -> (&str, Option<&str>) {
+fn split_first_key(path: &str) -> (&str, Option<&str>) {
     match path.split_once('.') {
         Some((key, rest)) if key != "io" => (key, Some(rest)),
         _ => (path, None),
@@ -153,7 +155,7 @@ fn first(path: &str) -> (&str, Option<&str>) {
 /// Inserts a shape at a path, and makes the objects and lists on the way.
 fn insert(root: &mut Shape, path: &str, leaf: &Shape, required: bool) {
     let Shape::Object(fields) = root else { return };
-    let (part, rest) = first(path);
+    let (part, rest) = split_first_key(path);
     let (name, lists) = (part.trim_end_matches("[]"), part.matches("[]").count());
     let Some(rest) = rest else {
         let shape = (0..lists).fold(leaf.clone(), |shape, _| Shape::List(Box::new(shape)));

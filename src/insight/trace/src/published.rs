@@ -81,7 +81,7 @@ impl Walk<'_> {
     fn publication(&self, flow: &Flow) -> Option<Publication> {
         let mut found: Vec<(bool, Publication)> = Vec::new();
         for entry in self.records.entries() {
-            for mapping in published_ports(entry).iter().filter_map(Mapping::of) {
+            for mapping in published_ports(entry).iter().filter_map(Mapping::from_entry) {
                 let host_ip = mapping.host_ip.filter(|ip| !ip.is_unspecified());
                 let is_it = mapping.protocol.to_string() == flow.protocol.to_string()
                     && mapping.host_port == flow.to_port

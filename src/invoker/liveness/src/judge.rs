@@ -73,7 +73,7 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
             node.certain.insert(known.owner().tag());
         }
         if !matches!(known.verdict, Verdict::Orphan(_)) {
-            node.lives.extend([LivingAttachment::of(&known.owner(), known.addrs())]);
+            node.lives.extend([LivingAttachment::from_owner(&known.owner(), known.addrs())]);
         }
         node.entries.push(known);
     }
@@ -228,7 +228,7 @@ fn life(network: &str, holder: &Holder, ip: IpAddr) -> Option<LivingAttachment> 
     match holder {
         Holder::Attachment(attachment) => {
             let owner = Owner { network: network.to_owned(), attachment: attachment.clone() };
-            Some(LivingAttachment::of(&owner, vec![ip]))
+            Some(LivingAttachment::from_owner(&owner, vec![ip]))
         }
         Holder::Container(id) => Some(LivingAttachment {
             tag: None,

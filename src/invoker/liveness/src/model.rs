@@ -119,7 +119,7 @@ fn loss(things: Things, adding: &[Step], cleaning: &[Step]) -> Option<Vec<Step>>
 const ADD: [Step; 5] = [Make(Link), Make(Lease), Make(Rule), Make(Entry), Added];
 const REMOVE: [Step; 3] = [Remove(Entry), Remove(Lease), Remove(Rule)];
 
-fn of(parts: &[&[Step]]) -> Vec<Step> {
+fn join_steps(parts: &[&[Step]]) -> Vec<Step> {
     parts.concat()
 }
 
@@ -129,13 +129,13 @@ fn foreign() -> Vec<Step> {
 }
 
 fn ours() -> Vec<Step> {
-    of(&[&[Lock], &ADD, &[Unlock]])
+    join_steps(&[&[Lock], &ADD, &[Unlock]])
 }
 
 /// A stale attachment is taken down and added again under the same name, by cnimble.
 fn again() -> Vec<Step> {
     let del = [Unmake(Rule), Unmake(Lease), Unmake(Entry)];
-    of(&[&[Lock], &del, &[Unlock, Lock], &ADD, &[Unlock]])
+    join_steps(&[&[Lock], &del, &[Unlock, Lock], &ADD, &[Unlock]])
 }
 
 const FRESH: Things = [ABSENT; 4];
@@ -143,7 +143,7 @@ const DEAD: Things = [ABSENT, STALE, STALE, STALE];
 
 /// A look, and repairs by another look under the lock.
 fn doctor() -> Vec<Step> {
-    of(&[&[List, Observe, Find, Lock, List, Observe, FindAgain], &REMOVE, &[Unlock]])
+    join_steps(&[&[List, Observe, Find, Lock, List, Observe, FindAgain], &REMOVE, &[Unlock]])
 }
 
 #[test]
@@ -165,10 +165,10 @@ fn each_rule_is_needed() {
     let without_lock: Vec<Step> =
         doctor().into_iter().filter(|step| ![Lock, Unlock].contains(step)).collect();
     assert!(loss(DEAD, &again(), &without_lock).is_some());
-    let without_judging = of(&[&[List, Observe, Find, Lock], &REMOVE, &[Unlock]]);
+    let without_judging = join_steps(&[&[List, Observe, Find, Lock], &REMOVE, &[Unlock]]);
     assert!(loss(DEAD, &again(), &without_judging).is_some());
     // With evidence looked at first, what comes up meanwhile is found; only the second look saves it.
-    let observe_first = of(&[&[Observe, List, Find, Lock], &REMOVE, &[Unlock]]);
+    let observe_first = join_steps(&[&[Observe, List, Find, Lock], &REMOVE, &[Unlock]]);
     assert!(loss(FRESH, &foreign(), &observe_first).is_some());
     assert!(loss(FRESH, &ours(), &observe_first).is_some());
     // A list of valid attachments lacks an ADD that begins a moment later, so there is no GC in networks with other

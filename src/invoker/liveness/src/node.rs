@@ -32,7 +32,7 @@ pub struct LivingAttachment {
 
 impl LivingAttachment {
     /// Returns the life of an attachment whose name is completely known.
-    pub fn of(owner: &Owner, addrs: Vec<IpAddr>) -> Self {
+    pub fn from_owner(owner: &Owner, addrs: Vec<IpAddr>) -> Self {
         LivingAttachment {
             tag: Some(owner.tag()),
             network: Some(owner.network.clone()),

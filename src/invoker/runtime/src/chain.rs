@@ -74,7 +74,7 @@ impl Invoker {
                 }
                 Err(failure) => failure,
             };
-            let mut failures = Failures::one(failure);
+            let mut failures = Failures::from_one(failure);
             if known {
                 failures.note = Some(
                     "not rolled back, because the cache knows this attachment from an earlier ADD; \
@@ -159,7 +159,7 @@ impl Invoker {
         for plugin in &network.plugins {
             this.call(Verb::Check, network, plugin, Some(attach), injection(attach, Some(&result)))
                 .await
-                .map_err(Failures::one)?;
+                .map_err(Failures::from_one)?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::error::PluginError;
 /// # Errors
 /// Fails with [`PluginError::BadName`] for a name with `/`, which would leave the directories that the administrator
 /// chose (CVE-2021-20206). Fails with [`PluginError::Missing`] if no directory has it.
-pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
+pub fn find_plugin(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(PluginError::BadName { name: name.to_owned() });
     }
@@ -64,22 +64,25 @@ mod tests {
         std::fs::write(first.path().join("ptp"), "").unwrap();
         std::fs::write(second.path().join("ptp"), "").unwrap();
         let path = [first.path().to_owned(), second.path().to_owned()];
-        assert_eq!(find("bridge", &path).unwrap(), second.path().join("bridge"));
-        assert_eq!(find("ptp", &path).unwrap(), first.path().join("ptp"));
-        let text = find("vlan", &path).unwrap_err().to_string();
+        assert_eq!(find_plugin("bridge", &path).unwrap(), second.path().join("bridge"));
+        assert_eq!(find_plugin("ptp", &path).unwrap(), first.path().join("ptp"));
+        let text = find_plugin("vlan", &path).unwrap_err().to_string();
         assert!(text.starts_with("no plugin \"vlan\" in CNI_PATH [/"), "{text}");
     }
 
     #[test]
     fn an_empty_directory_is_not_the_working_directory() {
         assert!(std::path::Path::new("Cargo.toml").is_file());
-        assert!(matches!(find("Cargo.toml", &["".into()]), Err(PluginError::Missing { .. })));
+        assert!(matches!(find_plugin("Cargo.toml", &["".into()]), Err(PluginError::Missing { .. })));
     }
 
     #[test]
     fn a_name_that_leads_elsewhere_is_refused() {
         for name in ["", ".", "..", "a/b", "/bin/sh", "../sh", "a\0b"] {
-            assert!(matches!(find(name, &["/bin".into()]), Err(PluginError::BadName { .. })), "{name:?}");
+            assert!(
+                matches!(find_plugin(name, &["/bin".into()]), Err(PluginError::BadName { .. })),
+                "{name:?}"
+            );
         }
     }
 

@@ -124,7 +124,7 @@ impl Invoker {
         let this = self.begin();
         for plugin in &network.plugins {
             let answer = this.call(Verb::Status, network, plugin, None, Injection::status()).await;
-            answer.map_err(Failures::one)?;
+            answer.map_err(Failures::from_one)?;
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};
 pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};
 pub use exec::{Deadline, Execute, Executed, Invocation, Stderr};
-pub use find::{all as all_plugins, find as find_plugin};
+pub use find::{all as all_plugins, find_plugin};
 pub use locking::Alone;
 pub use observe::{Execution, Observer};
 pub use versions::Versions;

@@ -199,7 +199,7 @@ impl Client {
         let outcome = limited(&self.socket, name, limit, call).await?;
         let answer = outcome.map_err(|status| match status.code() {
             Code::DeadlineExceeded => self.late(name, limit),
-            _ => CriError::of(&self.socket, name, &status),
+            _ => CriError::from_status(&self.socket, name, &status),
         })?;
         Ok(answer.into_inner())
     }

@@ -46,7 +46,7 @@ impl CriError {
     }
 
     /// Converts a status of gRPC.
-    pub(crate) fn of(socket: &Path, method: &'static str, status: &Status) -> Self {
+    pub(crate) fn from_status(socket: &Path, method: &'static str, status: &Status) -> Self {
         let why = clean(status.message());
         // A status that the runtime sent has no source, unlike an error of the transport.
         if let Some(source) = std::error::Error::source(status) {

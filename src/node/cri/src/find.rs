@@ -31,7 +31,7 @@ const LIMIT: usize = 1 << 20;
 ///
 /// # Errors
 /// Fails if the endpoint is no path of a Unix socket, and if there is none at all.
-pub fn find(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
+pub fn find_socket(given: Option<&OsStr>) -> Result<PathBuf, CriError> {
     if let Some(given) = given.filter(|given| !given.is_empty()) {
         return path_of(&given.to_string_lossy(), "");
     }

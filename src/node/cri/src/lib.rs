@@ -18,7 +18,7 @@ pub use answer::{Cni, Condition, Loaded, Sandbox, SandboxStatus, Status, Version
 pub use client::{Client, WORK_LIMIT, blocking};
 pub use config::{Dns, PodConfig, PortMapping, Protocol};
 pub use error::CriError;
-pub use find::{CRICTL_CONFIG, ENDPOINT_VARIABLE, USUAL, find};
+pub use find::{CRICTL_CONFIG, ENDPOINT_VARIABLE, USUAL, find_socket};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

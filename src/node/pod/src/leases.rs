@@ -21,7 +21,7 @@ pub fn usage(list: &NetworkList) -> Result<Vec<RangeUsage>, StoreError> {
     let mut found = Vec::new();
     for plugin in list.plugins.iter().filter(|plugin| config::is_used_by(plugin)) {
         // host-local refuses such a configuration, so it has made no leases.
-        let Ok(config) = Config::of(list, plugin) else { continue };
+        let Ok(config) = Config::read_entry(list, plugin) else { continue };
         let leases = match Directory::open(&config.store)? {
             Some(dir) => dir.addresses()?,
             None => Vec::new(),

@@ -68,7 +68,7 @@ pub(crate) fn is_allowed() -> bool {
 
 /// Keeps a copy of `socket` open until the process ends, so that a child can be the last to close it. It does nothing
 /// if no child may wait. If the copy fails, closing `socket` waits as it would without a child.
-pub(crate) fn keep(socket: BorrowedFd<'_>) {
+pub(crate) fn keep_socket_open(socket: BorrowedFd<'_>) {
     if is_allowed() {
         // Without a copy, it is closed as it would be.
         held().sockets.extend(socket.try_clone_to_owned());

@@ -25,7 +25,7 @@ fn disturbed(followed: &mut Disturbances) -> Option<String> {
         assert!(Instant::now() < end, "nothing was told");
         std::thread::sleep(Duration::from_millis(5));
     }
-    followed.take()
+    followed.take_changes()
 }
 
 #[test]
@@ -47,15 +47,15 @@ fn a_port_that_loses_a_flag_is_a_disturbance_and_a_new_one_is_none() {
             .unwrap();
         let flags = Port { hairpin: true, isolated: true, closed: true };
         netlink.execute(port::claim(link.index, "v0", flags, &Change::default())).unwrap();
-        assert!(!followed.read().unwrap(), "{:?}", followed.take());
+        assert!(!followed.read().unwrap(), "{:?}", followed.take_changes());
         for less in [Port { hairpin: false, ..flags }, Port { isolated: false, ..flags }] {
             netlink.execute(port::set(link.index, "v0", less)).unwrap();
             assert!(disturbed(&mut followed).is_some(), "{less:?}");
             netlink.execute(port::set(link.index, "v0", flags)).unwrap();
-            assert!(!followed.read().unwrap(), "{:?}", followed.take());
+            assert!(!followed.read().unwrap(), "{:?}", followed.take_changes());
         }
         netlink.execute(port::pass_frames(link.index, "v0")).unwrap();
-        assert!(!followed.read().unwrap(), "{:?}", followed.take());
+        assert!(!followed.read().unwrap(), "{:?}", followed.take_changes());
         let frames = netlink.link("v0").unwrap().frames.unwrap();
         assert!(frames.learning && frames.flood, "{frames:?}");
     });
@@ -71,7 +71,7 @@ fn another_mac_of_a_bridge_is_a_disturbance() {
         netlink.execute(set(link.index, "br0", &Change { mac, ..Change::default() })).unwrap();
         assert!(disturbed(&mut followed).is_some());
         netlink.execute(set(link.index, "br0", &Change { mac, ..Change::default() })).unwrap();
-        assert!(!followed.read().unwrap(), "{:?}", followed.take());
+        assert!(!followed.read().unwrap(), "{:?}", followed.take_changes());
     });
 }
 
@@ -83,13 +83,13 @@ fn a_limit_that_goes_with_its_link_is_no_disturbance() {
         let mut followed = open();
         let limit = tbf::Tbf::new(1_000_000, 100_000, 25);
         netlink.execute(tbf::add(link.index, "v0", &limit)).unwrap();
-        assert!(!followed.read().unwrap(), "{:?}", followed.take());
+        assert!(!followed.read().unwrap(), "{:?}", followed.take_changes());
         netlink.execute(qdisc::del_root(link.index, "v0")).unwrap();
         assert!(disturbed(&mut followed).is_some());
         netlink.execute(tbf::add(link.index, "v0", &limit)).unwrap();
         netlink.execute(qdisc::del_root(link.index, "v0")).unwrap();
         netlink.remove_link(link.index, "v0").unwrap();
-        assert!(!followed.read().unwrap(), "{:?}", followed.take());
+        assert!(!followed.read().unwrap(), "{:?}", followed.take_changes());
     });
 }
 
@@ -108,14 +108,14 @@ fn elements_that_go_with_their_link_are_no_disturbance() {
         // The transactions of this very process are its own. Here they are those of another.
         let mut followed = open();
         let key = Key::ip([10, 0, 0, 1].into());
-        let own = followed.take();
+        let own = followed.take_changes();
         assert_eq!(own, None);
         let mut batch = Batch::new();
         batch.create_table(TABLE);
         batch.create_set(TABLE.set("s"), &[KeyType::Ipv4Addr]);
         batch.add_element(TABLE.set("s"), &Element::new(key.clone(), OWNER));
         nft.commit(&batch).unwrap();
-        assert!(!followed.read().unwrap(), "an addition is none: {:?}", followed.take());
+        assert!(!followed.read().unwrap(), "an addition is none: {:?}", followed.take_changes());
         let by_another = |line: &str| {
             let mut words = line.split(' ');
             let status = std::process::Command::new(words.next().unwrap()).args(words).status();
@@ -126,14 +126,14 @@ fn elements_that_go_with_their_link_are_no_disturbance() {
             return;
         }
         assert!(followed.read().unwrap() && followed.may_be_a_removal());
-        assert!(followed.take().unwrap().contains("of packet rules by process nft ("));
+        assert!(followed.take_changes().unwrap().contains("of packet rules by process nft ("));
         let mut again = Batch::new();
         again.add_element(TABLE.set("s"), &Element::new(key, OWNER));
         nft.commit(&again).unwrap();
         assert!(by_another("nft delete element inet cnimble s { 10.0.0.1 }"));
         assert!(followed.read().unwrap() && followed.may_be_a_removal());
         netlink.remove_link(link.index, "v0").unwrap();
-        assert!(!followed.read().unwrap(), "{:?}", followed.take());
+        assert!(!followed.read().unwrap(), "{:?}", followed.take_changes());
         assert!(by_another("nft flush ruleset"));
         assert!(followed.read().unwrap() && !followed.may_be_a_removal());
     });

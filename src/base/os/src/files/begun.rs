@@ -47,7 +47,7 @@ const ATTEMPTS: usize = 100;
 ///
 /// # Errors
 /// Fails if the file system refuses a request, and for a text that is no tag.
-pub fn note(tag: &str) -> io::Result<()> {
+pub fn note_begin(tag: &str) -> io::Result<()> {
     let path = path(tag)?;
     // An earlier DEL's note gets the time of this DEL, because it is truncated.
     let mut options = File::options();

@@ -69,13 +69,13 @@ struct Interface {
 impl Sides {
     /// Compares a sandbox of the runtime with the cache and the kernel. Differences are only reported for a ready
     /// sandbox, other than a different namespace.
-    pub(super) fn of(status: &SandboxStatus, sight: &Sight, tree: &Tree) -> Self {
+    pub(super) fn compare_sandbox(status: &SandboxStatus, sight: &Sight, tree: &Tree) -> Self {
         let id = &status.sandbox.id;
         let of_sandbox = sight.node.entries.iter().filter(|known| known.entry.container_id == *id);
         let entries: Vec<&JudgedEntry> = of_sandbox.filter(|known| known.entry.ifname != "lo").collect();
         let cached = entries.first().and_then(|known| known.entry.namespace()).map(PathBuf::from);
         let path = status.netns.clone().or(cached.clone()).filter(|_| !status.host_network);
-        let (there, interfaces) = look(path.as_deref());
+        let (there, interfaces) = read_interfaces(path.as_deref());
         let mut differences = Vec::new();
         if let (Some(told), Some(cached)) = (&status.netns, &cached)
             && plain(told) != plain(cached)
@@ -161,7 +161,7 @@ fn plain(path: &Path) -> PathBuf {
 
 /// Returns whether the namespace exists, in a word, and its interfaces. Without a path it returns `None` and no
 /// interfaces.
-fn look(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
+fn read_interfaces(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
     match path.map(interfaces) {
         None => (None, Vec::new()),
         Some(Ok(interfaces)) => (Some("there".to_owned()), interfaces),

@@ -60,7 +60,7 @@ impl Follower {
     }
 
     fn settle(&mut self) -> Vec<(What, Option<u64>)> {
-        let events = self.state.settle(self.now);
+        let events = self.state.end_round(self.now);
         assert!(events.iter().all(|event| event.owner == self.owner), "{events:?}");
         events.into_iter().map(|event| (event.what, event.took.map(|took| took.as_secs()))).collect()
     }

@@ -186,7 +186,7 @@ pub fn data_dirs(list: &NetworkList) -> Vec<PathBuf> {
 impl Config {
     /// Reads the configuration of a plugin of a network, without anything that a runtime adds. Fails as
     /// [`read`](Self::read) does.
-    pub fn of(list: &NetworkList, plugin: &ListEntry) -> Result<Self, Error> {
+    pub fn read_entry(list: &NetworkList, plugin: &ListEntry) -> Result<Self, Error> {
         let document = list.configuration(plugin, &Injection::default()).to_string();
         Self::read(&PluginConfig::parse(document.as_bytes())?, &CniArgs::default())
     }

@@ -149,13 +149,13 @@ impl Directory {
         let Ok(Entry::Regular(bytes)) = files::read_open(&file) else { return Ok(Some(unknown)) };
         let identity = fstat(&file).map_err(|err| self.failed("reading", name, err))?;
         let (owner, before_boot) = (Holder::parse(&bytes), boot.is_after(&file));
-        Ok(Some(LeaseFile { owner, identity: Identity::of(&identity), before_boot }))
+        Ok(Some(LeaseFile { owner, identity: Identity::from_stat(&identity), before_boot }))
     }
 
     /// Returns the identity of a file, which a later file of the same name doesn't have. `None` if it is gone.
     pub fn identity(&self, name: &str) -> Result<Option<Identity>> {
         match fstatat(self.fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Identity::of(&stat))),
+            Ok(stat) => Ok(Some(Identity::from_stat(&stat))),
             Err(Errno::ENOENT) => Ok(None),
             Err(err) => Err(self.failed("looking at", name, err)),
         }

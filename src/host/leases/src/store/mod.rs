@@ -54,7 +54,7 @@ impl Store {
     /// Notes in the index what this process has changed since it read `leases`. Call it last, because a later change of
     /// the directory makes the index invalid. If all leases were read, rebuilds the index, or removes it if there are
     /// few leases.
-    pub fn note(&self, leases: &Leases, container_id: &str, added: &[IpAddr], removed: &[IpAddr]) {
+    pub fn update_index(&self, leases: &Leases, container_id: &str, added: &[IpAddr], removed: &[IpAddr]) {
         let key = index::key(container_id);
         if let Some(index) = &leases.index {
             if index.change(self.fd(), key, added, removed).is_none() {

@@ -62,7 +62,7 @@ impl Leases {
 
     /// Returns the addresses of `attachment`. As in the Go plugin, leases that name only the container count if no
     /// lease names the interface, too.
-    pub fn of(&self, attachment: &Attachment) -> Vec<IpAddr> {
+    pub fn addresses_of(&self, attachment: &Attachment) -> Vec<IpAddr> {
         let own = self.list.iter().filter(|lease| lease.owner.is(attachment));
         let own: Vec<IpAddr> = own.map(|lease| lease.ip).collect();
         if !own.is_empty() {

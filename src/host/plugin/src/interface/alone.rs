@@ -194,7 +194,7 @@ pub fn configure(
     }
     inside.execute_all(requests).map_err(|err| pod::explained(result, Gateways::InNetworks, err))?;
     asking.map_or(Ok(()), |asking| asking.announce())?;
-    if is_shared { pod::settle(inside, link.index, result) } else { Ok(()) }
+    if is_shared { pod::wait_for_addresses(inside, link.index, result) } else { Ok(()) }
 }
 
 /// Returns the pod's interface in the form of a result.

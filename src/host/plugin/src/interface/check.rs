@@ -14,7 +14,7 @@ use crate::{Call, Place};
 
 /// Returns the link of this name. If it is missing, fails with code 103; `place` ends the sentence, as in `on the
 /// host`.
-pub fn find(netlink: &mut Netlink, name: &str, place: &str) -> Result<Link, Error> {
+pub fn find_link(netlink: &mut Netlink, name: &str, place: &str) -> Result<Link, Error> {
     netlink.find_link(name)?.ok_or_else(|| Error::check(format!("interface {name} is missing {place}")))
 }
 
@@ -53,7 +53,7 @@ pub fn pod(call: &Call, inside: &mut Netlink, prev: &CniResult, kind: &str, up: 
             told.sandbox, call.netns
         )));
     }
-    let pod = find(inside, &call.ifname, &format!("in {}", call.netns))?;
+    let pod = find_link(inside, &call.ifname, &format!("in {}", call.netns))?;
     if pod.kind != kind {
         let what = format!("interface {} in {} is not a {kind}", pod.name, call.netns);
         return Err(Error::check(what));

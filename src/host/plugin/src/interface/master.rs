@@ -90,7 +90,7 @@ impl MasterSelector {
         };
         let known = match &self.name {
             Some(name) => {
-                let master = check::find(netlink, name, self.place())?;
+                let master = check::find_link(netlink, name, self.place())?;
                 link.peer == Some(master.index) || (link.kind == master.kind && link.peer == master.peer)
             }
             // The default route may have moved to another link since.

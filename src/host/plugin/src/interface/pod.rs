@@ -205,7 +205,7 @@ const DAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits until the result's IPv6 addresses are known to be free. Warns if that remains unknown: at once without a
 /// carrier, or after five seconds. Fails with code 102 and the address that another host has.
-pub fn settle(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<(), Error> {
+pub fn wait_for_addresses(inside: &mut Netlink, index: u32, result: &CniResult) -> Result<(), Error> {
     let ips: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.ip()).filter(IpAddr::is_ipv6).collect();
     if ips.is_empty() {
         return Ok(());

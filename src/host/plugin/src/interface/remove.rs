@@ -32,7 +32,12 @@ pub enum HostEnd {
 /// Finds the host's end by its name, or for the Go plugins by prevResult. If the pod's namespace has gone, looks at all
 /// veths of the host for the alias or the MAC. Returns `None` if it is not found, which proves nothing about the pod's
 /// end.
-pub fn find(call: &Call, host: &mut Netlink, owner: &Owner, end: HostEnd) -> Result<Option<Link>, Error> {
+pub fn find_host_end(
+    call: &Call,
+    host: &mut Netlink,
+    owner: &Owner,
+    end: HostEnd,
+) -> Result<Option<Link>, Error> {
     if let Some(link) = ours(host, owner)? {
         return Ok(Some(link));
     }

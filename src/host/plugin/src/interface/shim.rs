@@ -207,7 +207,7 @@ pub(super) fn check(
 
 /// Fails with code 103 if the owner's shim is missing or down, or lacks a route to an address in the result.
 fn verify(netlink: &mut Netlink, owner: &Owner, result: &CniResult) -> Result<(), Error> {
-    let link = check::find(netlink, &name(owner), "on the host (hostShim)")?;
+    let link = check::find_link(netlink, &name(owner), "on the host (hostShim)")?;
     if !link.up || !is_of(owner, &link) {
         return Err(Error::check(format!("interface {} (hostShim) is down, or another", link.name)));
     }

@@ -26,7 +26,7 @@ mod unused;
 use insert::try_out;
 pub(super) use insert::{also_delete, insert_many, prepare, revert};
 pub(super) use overlap::{LookUp, first_name, look_up};
-pub(super) use owned::{delete, delete_seen, expel, find, gc, remove, unchanged};
+pub(super) use owned::{delete, delete_seen, expel, find_elements, gc, remove, unchanged};
 pub(super) use plan::{Changes, Refusal};
 pub(super) use transaction::{insert, transact};
 pub(super) use unused::{Scope, drop_all_unused, drop_part, drop_unused};
@@ -134,7 +134,7 @@ pub(super) trait Layout: Sized {
 
     /// Returns all elements of the part, except those of [`NOTES`](Self::NOTES).
     fn all(nft: &mut Nft) -> Result<Vec<Placed>> {
-        let mut all = find::<Self>(nft, |_| true)?;
+        let mut all = find_elements::<Self>(nft, |_| true)?;
         all.retain(|placed| !Self::NOTES.contains(&placed.set.as_str()));
         Ok(all)
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::retry::ATTEMPTS;
 
 /// Returns all elements of the part whose comment `matches`. Lists every set of the part.
-pub(crate) fn find<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
+pub(crate) fn find_elements<L: Layout>(nft: &mut Nft, matches: impl Fn(&str) -> bool) -> Result<Vec<Placed>> {
     Ok(list_part::<L>(nft, matches)?.found)
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn expel<L: Layout>(nft: &mut Nft, tag: &str) -> Result<Vec<Placed>> 
     let (mut expelled, mut attempts) = (Vec::new(), 0);
     loop {
         let generation = nft.generation()?;
-        let mut found = find::<L>(nft, |comment| tag_of(comment) == tag)?;
+        let mut found = find_elements::<L>(nft, |comment| tag_of(comment) == tag)?;
         found.truncate(CHUNK);
         let mut batch = Batch::only_in(generation);
         for placed in &found {

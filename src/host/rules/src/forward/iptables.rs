@@ -282,7 +282,7 @@ pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, 
             continue;
         }
         let save = command::tool(family, "save");
-        if command::find(&save).is_none() {
+        if command::find_program(&save).is_none() {
             return Ok(Some(format!("the command {save} is not installed")));
         }
         // A host without the chain needs no command to see that.

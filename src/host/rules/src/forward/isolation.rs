@@ -59,11 +59,11 @@ fn bridge_of(rule: &str) -> Option<&str> {
 
 /// Returns the saved rule by which FORWARD leads to the policies, without `-A`.
 pub(super) fn jump(saved: &Saved<'_>) -> Option<String> {
-    find(saved, &format!("{FORWARD} -j {STAGE1}")).map(str::to_owned)
+    find_rule(saved, &format!("{FORWARD} -j {STAGE1}")).map(str::to_owned)
 }
 
 /// Returns the saved rule that equals `bare` if its comments are left out.
-fn find<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
+fn find_rule<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
     saved.rules().find(|rule| uncommented(rule) == bare)
 }
 
@@ -75,7 +75,7 @@ pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut RestoreLines
             if !saved.has_chain(chain) {
                 plan.shared.push(format!("-N {chain}"));
             }
-            if find(saved, &format!("{chain} -j RETURN")).is_none() {
+            if find_rule(saved, &format!("{chain} -j RETURN")).is_none() {
                 plan.shared.push(format!("-A {chain} {} -j RETURN", any_policy()));
             }
         }
@@ -150,7 +150,7 @@ pub(super) fn remove_nf_tables(nft: &mut Nft, own: &[String], unused: Unused<'_>
     for family in xtables::FAMILIES {
         let mut are_chains_used = false;
         for _ in 0..ATTEMPTS {
-            let Some(dead) = Dead::find(nft, family, own, unused)? else { break };
+            let Some(dead) = Dead::find_removable(nft, family, own, unused)? else { break };
             let whole = if are_chains_used { None } else { dead.with_chains(nft)? };
             match nft.commit(&whole.unwrap_or_else(|| dead.rules_alone())) {
                 Err(err) if err.is(Errno::ERESTART) || err.is(Errno::ENOENT) => {}
@@ -174,7 +174,7 @@ struct Dead {
 
 impl Dead {
     /// Looks for removable rules. Returns `None` if all bridges are in use.
-    fn find(
+    fn find_removable(
         nft: &mut Nft,
         family: Family,
         own: &[String],

@@ -258,7 +258,7 @@ fn add_all(
         undo.join(writer.add(
             "forwarding",
             nft,
-            |nft| nftables::add(nft, owner, forward).map(Applied::of::<Forwarding>),
+            |nft| nftables::add(nft, owner, forward).map(Applied::from_changes::<Forwarding>),
             |nft| iptables::add(nft, forward),
         )?);
     }

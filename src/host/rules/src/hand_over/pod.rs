@@ -132,7 +132,7 @@ impl Pod {
                 "firewalld is running, and then the Go plugin firewall removes nothing else".to_owned(),
             ));
         }
-        if self.has(Part::Spoof) && command::find("nft").is_none() {
+        if self.has(Part::Spoof) && command::find_program("nft").is_none() {
             return Ok(Some(
                 "the Go plugins need the command nft for macspoofchk, and it is not installed".to_owned(),
             ));
@@ -148,6 +148,6 @@ impl Pod {
 pub(super) fn without_iptables() -> Option<String> {
     let tools =
         FAMILIES.into_iter().flat_map(|family| ["restore", "save"].map(|of| command::tool(family, of)));
-    let missing = tools.into_iter().find(|name| command::find(name).is_none())?;
+    let missing = tools.into_iter().find(|name| command::find_program(name).is_none())?;
     Some(format!("the command {missing} is not installed, by which the Go plugins' rules are written"))
 }

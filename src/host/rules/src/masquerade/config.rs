@@ -56,7 +56,7 @@ impl Settings {
 
     /// Returns the masquerading of a pod with these addresses. Leaves out those of a family that `ipMasqFamily`
     /// excludes. Does not look at [`wanted`](Self::wanted).
-    pub fn of(&self, addrs: impl Iterator<Item = IpNetwork>) -> Masqueraded<'_> {
+    pub fn for_addresses(&self, addrs: impl Iterator<Item = IpNetwork>) -> Masqueraded<'_> {
         Masqueraded {
             addrs: self.families.filter(addrs),
             backend: self.backend.as_deref(),

@@ -72,7 +72,7 @@ pub(crate) fn missing(owner: &Owner, family: Family, sources: Sources<'_>, saved
 pub(super) fn is_whole(owner: &Owner, addr: &IpNetwork, translation: &Translation) -> Result<bool, Error> {
     let family = if addr.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     let save = command::tool(family, "save");
-    if command::find(&save).is_none() {
+    if command::find_program(&save).is_none() {
         return Ok(false);
     }
     let saved = command::run(&save, &["-t", "nat"], "")?;

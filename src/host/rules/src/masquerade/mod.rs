@@ -121,7 +121,7 @@ pub fn add<'a>(
     backend.add(
         "masquerading",
         nft,
-        |nft| nftables::add(nft, owner, sources).map(Applied::of::<Masquerade>),
+        |nft| nftables::add(nft, owner, sources).map(Applied::from_changes::<Masquerade>),
         |nft| iptables::add(nft, owner, sources, backend.variant().unwrap_or(Variant::Usual)),
     )
 }

@@ -53,10 +53,10 @@ pub fn translated(list: &NetworkList, addrs: &[IpNetwork], ports: &[PortMapping]
     for plugin in list.plugins.iter().filter(|plugin| FORWARDED.contains(&plugin.plugin_type.as_str())) {
         let Ok(settings) = masquerade::Settings::of_document(&plugin.document) else { continue };
         if settings.wanted {
-            found.extend(settings.of(addrs.iter().copied()).sources().traffic());
+            found.extend(settings.for_addresses(addrs.iter().copied()).sources().traffic());
         }
     }
-    let mappings = ports.iter().filter_map(Mapping::of).collect();
+    let mappings = ports.iter().filter_map(Mapping::from_entry).collect();
     found.extend(Forward { mappings, addrs: addrs.to_vec(), ..Forward::default() }.traffic());
     found
 }

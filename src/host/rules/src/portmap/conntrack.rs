@@ -25,7 +25,7 @@ pub(super) struct Target {
 
 impl Target {
     /// Returns where the kernel sends a tracked flow: its answers come from there.
-    fn of(flow: &Flow) -> Self {
+    fn from_flow(flow: &Flow) -> Self {
         Target {
             protocol: flow.protocol,
             host_port: flow.port,
@@ -57,7 +57,7 @@ pub(super) fn before(forward: &Forward) {
         let mapped = [None, Some(flow.destination)]
             .into_iter()
             .any(|destination| ports.contains(&(flow.protocol, flow.port, destination)));
-        mapped && here && !targets.contains(&Target::of(flow))
+        mapped && here && !targets.contains(&Target::from_flow(flow))
     });
 }
 
@@ -67,7 +67,9 @@ pub(super) fn after(targets: Vec<Target>) {
         return;
     }
     let targets: HashSet<Target> = targets.into_iter().collect();
-    flush(&targets, |flow| flow.answers_from != flow.destination && targets.contains(&Target::of(flow)));
+    flush(&targets, |flow| {
+        flow.answers_from != flow.destination && targets.contains(&Target::from_flow(flow))
+    });
 }
 
 /// Returns the targets of all mappings of UDP and SCTP.

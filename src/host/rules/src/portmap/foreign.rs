@@ -38,7 +38,8 @@ pub(super) fn refuse(
     is_gone: IsGone<'_>,
 ) -> Result<HasOwn, Refused> {
     let mut has_own = HasOwn::default();
-    while let Some(TakenPort { mapping, holder, place }) = find(nft, owner, forward, &mut has_own)? {
+    while let Some(TakenPort { mapping, holder, place }) = find_taken_port(nft, owner, forward, &mut has_own)?
+    {
         if !is_gone(&holder) {
             let by = format!("{holder}, by {place}, in the form of the Go plugins");
             return Err(Refused::Taken(refusal(&format!("host port {}", mapping.port_text()), &by)));
@@ -67,7 +68,7 @@ pub(super) fn replace_own(
 
 /// Returns another container that gets one of these ports by rules in the form of the Go plugins.
 pub(crate) fn holder_of(nft: &mut Nft, owner: &Owner, forward: &Forward) -> Result<Option<Holder>, Error> {
-    Ok(find(nft, owner, forward, &mut HasOwn::default())?.map(|found| found.holder))
+    Ok(find_taken_port(nft, owner, forward, &mut HasOwn::default())?.map(|found| found.holder))
 }
 
 /// Removes all rules of the container from the Go plugin's nf_tables table of a family, if one of them takes a wanted
@@ -105,7 +106,7 @@ fn has_table(tables: &[(Family, String)], family: Family, name: &str) -> bool {
 
 /// Returns the first rule of another container that takes a wanted port. Notes in `has_own` whether the owner's
 /// container has rules; after a find the rest is not read.
-fn find(
+fn find_taken_port(
     nft: &mut Nft,
     owner: &Owner,
     forward: &Forward,

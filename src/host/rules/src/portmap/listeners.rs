@@ -43,7 +43,7 @@ pub fn shadowed_by(
     ports: &[PortMapping],
     addrs: Vec<IpNetwork>,
 ) -> cnimble_netlink::Result<Vec<(Mapping, Listener)>> {
-    let mappings = ports.iter().filter_map(Mapping::of).collect();
+    let mappings = ports.iter().filter_map(Mapping::from_entry).collect();
     shadowed(&Forward { mappings, addrs, ..Forward::default() })
 }
 

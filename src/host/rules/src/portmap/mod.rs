@@ -60,7 +60,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// Reads an entry of the runtime's `portMappings`. Returns `None` for an unknown protocol.
-    pub fn of(entry: &PortMapping) -> Option<Self> {
+    pub fn from_entry(entry: &PortMapping) -> Option<Self> {
         Some(Mapping {
             protocol: Protocol::parse(&entry.protocol)?,
             host_ip: entry.host_ip,

@@ -101,7 +101,7 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    fn of<L: Layout>() -> Self {
+    fn for_layout<L: Layout>() -> Self {
         Operations {
             table: L::TABLE,
             all: L::all,
@@ -116,11 +116,11 @@ impl Operations {
 impl Part {
     pub(super) fn operations(self) -> Operations {
         match self {
-            Part::Masquerade => Operations::of::<Masquerade>(),
-            Part::Forward => Operations::of::<Forwarding>(),
-            Part::Portmap => Operations::of::<Portmap>(),
-            Part::Spoof => Operations::of::<Spoof>(),
-            Part::Isolation => Operations::of::<Isolation>(),
+            Part::Masquerade => Operations::for_layout::<Masquerade>(),
+            Part::Forward => Operations::for_layout::<Forwarding>(),
+            Part::Portmap => Operations::for_layout::<Portmap>(),
+            Part::Spoof => Operations::for_layout::<Spoof>(),
+            Part::Isolation => Operations::for_layout::<Isolation>(),
         }
     }
 

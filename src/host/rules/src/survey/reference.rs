@@ -102,7 +102,12 @@ pub(super) fn traces(mut nft: Option<&mut Nft>, traces: &mut Vec<Trace>) -> Resu
             // The port is missing, so it doesn't matter whose it was.
             let what = format!("chain {chain} in table {table}");
             let named = OwnerHint::Link(String::new());
-            traces.push(Trace { what, named, addrs: Vec::new(), place: of(ReferencePlace::Spoof { chain }) });
+            traces.push(Trace {
+                what,
+                named,
+                addrs: Vec::new(),
+                place: wrap_place(ReferencePlace::Spoof { chain }),
+            });
         }
     }
     Ok(())
@@ -155,7 +160,7 @@ pub(crate) fn fuzz(rules: &[String]) -> Vec<(&'static str, String)> {
     chains.collect()
 }
 
-fn of(place: ReferencePlace) -> super::TracePlace {
+fn wrap_place(place: ReferencePlace) -> super::TracePlace {
     super::TracePlace::Reference(place)
 }
 
@@ -177,7 +182,7 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
             what: format!("chain {chain} in {version}' {tables} nat"),
             named: OwnerHint::Container { network: Some(network), id },
             addrs,
-            place: of(ReferencePlace::Chain { variant, family, parent, chain }),
+            place: wrap_place(ReferencePlace::Chain { variant, family, parent, chain }),
         })
         .collect()
 }
@@ -185,7 +190,12 @@ fn chains(variant: Variant, family: Family, jumps: Vec<(String, String, String, 
 /// Returns the trace of an address that the plugin firewall lets pass.
 fn trace_address(ip: IpAddr) -> Trace {
     let what = format!("rules for {ip} in iptables' chain {}", forward::table::PODS);
-    Trace { what, named: OwnerHint::Nothing, addrs: vec![ip], place: of(ReferencePlace::Forward { ip }) }
+    Trace {
+        what,
+        named: OwnerHint::Nothing,
+        addrs: vec![ip],
+        place: wrap_place(ReferencePlace::Forward { ip }),
+    }
 }
 
 /// Returns the trace of our rules with this comment, which let published ports of the addresses pass.
@@ -195,7 +205,7 @@ fn trace_ports(comment: String, addrs: BTreeSet<IpAddr>) -> Trace {
     let to = texts.join(" and ");
     let what = format!("rules for published ports of {to} in iptables' chain {}", forward::table::PODS);
     let named = OwnerHint::Comment(comment.clone());
-    Trace { what, named, addrs, place: of(ReferencePlace::Published { comment }) }
+    Trace { what, named, addrs, place: wrap_place(ReferencePlace::Published { comment }) }
 }
 
 /// Returns the masquerading chains that have rules and no jump to them. The plugin first fills such a chain, and may be
@@ -210,7 +220,7 @@ fn unused(family: Family, rules: &[(&str, Option<String>, &str)]) -> Vec<Trace> 
         what: format!("chain {chain} in {version}' table nat, which nothing leads to"),
         named: OwnerHint::Container { network: Some(network), id },
         addrs: Vec::new(),
-        place: of(ReferencePlace::Unused { family, chain: chain.to_owned() }),
+        place: wrap_place(ReferencePlace::Unused { family, chain: chain.to_owned() }),
     });
     traces.collect()
 }
@@ -235,7 +245,7 @@ fn hostports(nft: &mut Nft, family: Family, traces: &mut Vec<Trace>) -> Result<(
             what: format!("port mappings in table {table}"),
             named: OwnerHint::Container { network: None, id: id.clone() },
             addrs,
-            place: of(ReferencePlace::Hostport { family, id }),
+            place: wrap_place(ReferencePlace::Hostport { family, id }),
         });
     }
     Ok(())
@@ -254,7 +264,7 @@ fn masqueraded(nft: &mut Nft, traces: &mut Vec<Trace>) -> Result<(), Error> {
             what: "rules in table inet cni_plugins_masquerade".to_owned(),
             named: OwnerHint::Comment(comment),
             addrs,
-            place: of(ReferencePlace::Masquerade { tag }),
+            place: wrap_place(ReferencePlace::Masquerade { tag }),
         });
     }
     Ok(())

@@ -35,7 +35,7 @@ pub struct Notes {
 
 impl Notes {
     /// Writes name and problems into the pod that they are about. `noted` collects the IDs that have been used.
-    pub(super) fn put<'n>(&'n self, pod: &mut Pod, noted: &mut BTreeSet<&'n str>) {
+    pub(super) fn write_notes<'n>(&'n self, pod: &mut Pod, noted: &mut BTreeSet<&'n str>) {
         if let Some((id, name)) = self.names.iter().find(|(id, _)| pod.may_have_id(id)) {
             pod.name.get_or_insert_with(|| name.clone());
             noted.insert(id);
@@ -88,7 +88,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut used = vec![false; rules.len()];
     let mut noted = BTreeSet::new();
     for mut one in attached {
-        sources.notes.put(&mut one.pod, &mut noted);
+        sources.notes.write_notes(&mut one.pod, &mut noted);
         let tag = one.owner.tag.clone();
         for (rule, used) in rules.iter().zip(&mut used) {
             if rule.owner.is(&one.owner.owner, &tag) {
@@ -171,7 +171,7 @@ impl Builder {
             pods.sort_by_cached_key(|pod| {
                 (natural(pod.title()), pod.ifname.clone(), pod.container_id.clone())
             });
-            let link = master.and_then(|index| host.at(index)).cloned();
+            let link = master.and_then(|index| host.find_link(index)).cloned();
             let policy =
                 link.as_ref().and_then(|link| policies.iter().find(|(bridge, _)| *bridge == link.name));
             places.push(PodGroup {
@@ -221,7 +221,7 @@ impl Host {
         Ok(Host { netlink, links, by_index, described: BTreeSet::new() })
     }
 
-    fn at(&self, index: u32) -> Option<&Link> {
+    fn find_link(&self, index: u32) -> Option<&Link> {
         self.links.get(*self.by_index.get(&index)?)
     }
 

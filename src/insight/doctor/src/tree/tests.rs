@@ -182,13 +182,13 @@ fn notes_are_put_on_the_pod_whose_id_begins_so() {
     notes.problems = vec![("c1234".into(), "it is lost".into()), ("d".into(), "nobody's".into())];
     let mut noted = Default::default();
     let mut cut = Pod { container_id: "c12".into(), problem: Some("no eth0".into()), ..Pod::default() };
-    notes.put(&mut cut, &mut noted);
+    notes.write_notes(&mut cut, &mut noted);
     assert_eq!((cut.name.as_deref(), cut.problem.as_deref()), (Some("shop/a"), Some("no eth0; it is lost")));
     let mut other = Pod { container_id: "c9".into(), name: Some("b".into()), ..Pod::default() };
-    notes.put(&mut other, &mut noted);
+    notes.write_notes(&mut other, &mut noted);
     assert_eq!((other.name.as_deref(), other.problem), (Some("b"), None));
     let mut nameless = Pod::default();
-    notes.put(&mut nameless, &mut noted);
+    notes.write_notes(&mut nameless, &mut noted);
     assert_eq!(nameless, Pod::default());
     assert_eq!(noted, ["c1234"].into());
 }

@@ -82,7 +82,7 @@ fn policy(entry: &PluginEntry<'_>, before: &[PluginEntry<'_>], found: &mut Findi
 /// Returns the capabilities that a plugin reads. It returns `None` for an unknown plugin, or with an unknown IPAM
 /// plugin.
 fn taken<'a>(entry: &'a PluginEntry<'_>) -> Option<Vec<&'a str>> {
-    match shape::find(entry.shape.as_ref()?, "runtimeConfig") {
+    match shape::find_shape(entry.shape.as_ref()?, "runtimeConfig") {
         Some(Shape::Object(fields)) => Some(fields.keys().map(String::as_str).collect()),
         Some(_) => None,
         None => Some(Vec::new()),

@@ -43,12 +43,12 @@ pub struct Failures {
 
 impl Failures {
     /// Returns the single failure of an operation.
-    pub(crate) fn one(first: Failure) -> Self {
+    pub(crate) fn from_one(first: Failure) -> Self {
         Failures { first, others: Vec::new(), note: None }
     }
 
     /// Combines failures in the order of time. Returns `None` for an empty list.
-    pub fn of(mut failures: Vec<Failure>) -> Option<Self> {
+    pub fn from_list(mut failures: Vec<Failure>) -> Option<Self> {
         if failures.is_empty() {
             return None;
         }

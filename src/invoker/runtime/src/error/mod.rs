@@ -84,7 +84,7 @@ impl From<Failures> for Error {
 
 /// Returns an error with all failures, or `Ok` if there are none.
 pub(super) fn outcome(failures: Vec<Failure>) -> Result<(), Error> {
-    Failures::of(failures).map_or(Ok(()), |failures| Err(failures.into()))
+    Failures::from_list(failures).map_or(Ok(()), |failures| Err(failures.into()))
 }
 
 impl From<CacheError> for Error {

@@ -110,7 +110,7 @@ impl Locks {
     pub async fn node_alone(&self) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;
-        Ok(Held(vec![self.take("node", "this node's networks", LockMode::Alone, end).await?]))
+        Ok(Held(vec![self.take_lock("node", "this node's networks", LockMode::Alone, end).await?]))
     }
 
     /// Removes all lock files and the directory, and then releases `held`. The caller holds the node exclusively. A
@@ -127,14 +127,14 @@ impl Locks {
     async fn take_both(&self, network: &str, kind: LockMode) -> Result<Held, LockError> {
         private_dir(&self.dir)?;
         let end = Instant::now() + self.limit;
-        let node = self.take("node", "this node's networks", LockMode::Shared, end).await?;
+        let node = self.take_lock("node", "this node's networks", LockMode::Shared, end).await?;
         let what = format!("network {network}");
-        let network = self.take(&format!("net-{}", file_name(network)), &what, kind, end).await?;
+        let network = self.take_lock(&format!("net-{}", file_name(network)), &what, kind, end).await?;
         Ok(Held(vec![network, node]))
     }
 
     /// Takes the lock in the file `name`, through its turnstile. `what` names the locked object in messages.
-    async fn take(
+    async fn take_lock(
         &self,
         name: &str,
         what: &str,

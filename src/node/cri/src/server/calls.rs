@@ -101,7 +101,7 @@ impl Service {
         self: Arc<Self>,
         request: wire::PodSandboxRequest,
     ) -> Answer<wire::Empty> {
-        let Some(id) = self.find(&request.pod_sandbox_id)? else { return Ok(wire::Empty {}) };
+        let Some(id) = self.find_sandbox(&request.pod_sandbox_id)? else { return Ok(wire::Empty {}) };
         let this = Arc::clone(&self);
         let stopped = self.work(async move {
             let _turn = this.ending.acquire().await.map_err(|err| Status::internal(err.to_string()))?;
@@ -121,7 +121,7 @@ impl Service {
         self: Arc<Self>,
         request: wire::PodSandboxRequest,
     ) -> Answer<wire::Empty> {
-        let Some(id) = self.find(&request.pod_sandbox_id)? else { return Ok(wire::Empty {}) };
+        let Some(id) = self.find_sandbox(&request.pod_sandbox_id)? else { return Ok(wire::Empty {}) };
         let this = Arc::clone(&self);
         let removed = self.work(async move {
             let _turn = this.ending.acquire().await.map_err(|err| Status::internal(err.to_string()))?;
@@ -138,7 +138,7 @@ impl Service {
         self: Arc<Self>,
         request: wire::PodSandboxStatusRequest,
     ) -> Answer<wire::PodSandboxStatusResponse> {
-        let id = self.find(&request.pod_sandbox_id)?;
+        let id = self.find_sandbox(&request.pod_sandbox_id)?;
         let known = match &id {
             Some(id) => self.sandboxes.get(id).map_err(|err| error(&err))?,
             None => None,
@@ -194,7 +194,7 @@ impl Service {
 
     /// Returns the complete ID of a sandbox from its unique beginning. It returns `None` if no sandbox has it. Several
     /// are an error.
-    fn find(&self, id: &str) -> Answer<Option<String>> {
+    fn find_sandbox(&self, id: &str) -> Answer<Option<String>> {
         if id.is_empty() {
             return Err(Status::invalid_argument("pod_sandbox_id is missing"));
         }

@@ -39,7 +39,7 @@ pub struct Facts {
 
 impl Facts {
     /// Takes these parts from a pod.
-    pub(super) fn of(pod: Pod) -> Facts {
+    pub(super) fn from_pod(pod: Pod) -> Facts {
         let spec = pod.spec.unwrap_or_default();
         let host_network = spec.host_network.unwrap_or(false);
         let ports = if host_network {

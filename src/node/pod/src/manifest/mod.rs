@@ -123,7 +123,7 @@ impl Manifest {
 
     fn of(id: PodId, mut pod: Pod, origin: &Arc<Origin>) -> Manifest {
         let uid = pod.metadata.uid.take().unwrap_or_default();
-        Manifest { id, uid, origin: Arc::clone(origin), facts: Facts::of(pod) }
+        Manifest { id, uid, origin: Arc::clone(origin), facts: Facts::from_pod(pod) }
     }
 }
 

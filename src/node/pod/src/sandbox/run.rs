@@ -56,7 +56,7 @@ impl Sandboxes {
     ) -> Result<Sandbox, Causes> {
         let mut sandbox = self.begin(config, attempt)?;
         self.write_new(&sandbox).await?;
-        let (cause, left) = match self.make(&mut sandbox, cancelled).await {
+        let (cause, left) = match self.make_sandbox(&mut sandbox, cancelled).await {
             Ok(()) => {
                 sandbox.state = SandboxState::Ready;
                 match self.amend(&sandbox).await {
@@ -114,7 +114,7 @@ impl Sandboxes {
     }
 
     /// Makes what the record describes, and adds process and addresses to it.
-    async fn make(
+    async fn make_sandbox(
         &self,
         sandbox: &mut Sandbox,
         cancelled: Pin<&mut impl Future<Output = ()>>,

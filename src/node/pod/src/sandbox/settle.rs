@@ -13,7 +13,7 @@ use super::error::{Causes, SandboxError, SandboxOperation};
 impl Sandboxes {
     /// Removes sandboxes with a set-up that a crash interrupted, and finishes interrupted stops, for `parallel` pods at
     /// once. Waits for concurrent operations. Goes on past failures, which the next call for the sandbox tries again.
-    pub async fn settle(&self, parallel: usize) -> Result<(), SandboxError> {
+    pub async fn finish_interrupted(&self, parallel: usize) -> Result<(), SandboxError> {
         let listing = self.list()?;
         let unsettled = listing.sandboxes.into_iter().filter(is_unsettled);
         let pods: BTreeSet<PodId> = unsettled.map(|of| of.config.pod).collect();

@@ -103,7 +103,7 @@ impl Reader {
         // Complaints about the last valid text.
         let mut complaints: Vec<Condition> = Vec::new();
         loop {
-            match self.ask(tag.as_ref()).await {
+            match self.send_request(tag.as_ref()).await {
                 Ok(Answer::Same) => reporter.complain(complaints.clone()),
                 Ok(Answer::Text { bytes, tag: new }) => {
                     tag = new;
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     /// Asks once, and follows redirections. `tag` is the ETag of the last answer.
-    async fn ask(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
+    async fn send_request(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
         let mut url = self.url.clone();
         let (files, mut headers) = (self.header_files.clone(), self.headers.clone());
         if !files.is_empty() {

@@ -134,7 +134,7 @@ impl<W: Work> SyncLoop<W> {
         match input {
             Input::Want(pods) => pods.into_iter().for_each(|pod| self.want(Arc::new(pod))),
             Input::Unwant(pods) => pods.iter().for_each(|(id, uid)| self.unwant(id, uid)),
-            Input::Keep(pods) => pods.into_iter().for_each(|pod| self.keep(Arc::new(pod))),
+            Input::Keep(pods) => pods.into_iter().for_each(|pod| self.keep_network(Arc::new(pod))),
             Input::Release(pods) => pods.iter().for_each(|id| self.remove(id)),
             Input::SourcesReady => (self.sources_ready, self.sources_tried) = (true, true),
             Input::SourcesTried => self.sources_tried = true,
@@ -157,7 +157,7 @@ impl<W: Work> SyncLoop<W> {
     }
 
     /// Orders an ending pod to keep its network.
-    fn keep(&mut self, pod: Arc<SandboxConfig>) {
+    fn keep_network(&mut self, pod: Arc<SandboxConfig>) {
         let (id, uid) = (pod.pod.clone(), pod.uid.clone());
         let entry = self.entry(&id);
         entry.ending = true;

@@ -49,7 +49,7 @@ impl<E: Into<Error>> From<E> for Failure {
 
 /// Makes missing maps and the rules over them, all or none. The part must exist
 /// ([`elements::prepare`](crate::elements)).
-pub(super) fn make(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Failure> {
+pub(super) fn make_maps(nft: &mut Nft, sets: &[String], forward: &Forward) -> Result<(), Failure> {
     available()?;
     let before = nft.generation()?;
     let mut script = String::new();
@@ -90,7 +90,7 @@ fn commands(set: &str, forward: &Forward, is_there: bool) -> String {
 
 /// Fails with code 100 and a hint if the `nft` command is not installed.
 pub(in crate::portmap) fn available() -> Result<(), Error> {
-    if command::find(NFT).is_some() {
+    if command::find_program(NFT).is_some() {
         return Ok(());
     }
     Err(Error::new(Code::KERNEL, format!("the command {NFT} is not installed"))

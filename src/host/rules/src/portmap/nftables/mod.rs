@@ -179,7 +179,7 @@ impl Elements<'_> {
                 Err(Refusal::Lacks(sets)) if attempts < ATTEMPTS => {
                     attempts += 1;
                     made.also_made(elements::prepare::<Portmap>(nft)?);
-                    match conditions::make(nft, &sets, forward) {
+                    match conditions::make_maps(nft, &sets, forward) {
                         Ok(()) => made.made_sets.extend(sets),
                         // The next look finds what is missing now.
                         Err(failure) if attempts < ATTEMPTS && failure.is_overtaken => {}
