@@ -12,7 +12,7 @@ use std::fmt::{Debug, Display};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::held::Held;
+use crate::held::AnyLease;
 use crate::tally::Tally;
 use crate::{v4, v6};
 
@@ -43,10 +43,10 @@ pub(crate) trait Lease: Clone + Debug + Sized {
     fn timer(&self) -> Timer;
 
     /// Returns the lease in the form of answers and files.
-    fn held(self) -> Held;
+    fn held(self) -> AnyLease;
 
     /// Returns the lease, or `None` if it is of the other family.
-    fn from_held(held: Held) -> Option<Self>;
+    fn from_held(held: AnyLease) -> Option<Self>;
 }
 
 macro_rules! lease {
@@ -62,12 +62,12 @@ macro_rules! lease {
                 Timer { renew: self.renew, rebind: self.rebind, expires: self.expires }
             }
 
-            fn held(self) -> Held {
-                Held::$variant(self)
+            fn held(self) -> AnyLease {
+                AnyLease::$variant(self)
             }
 
-            fn from_held(held: Held) -> Option<Self> {
-                if let Held::$variant(lease) = held { Some(lease) } else { None }
+            fn from_held(held: AnyLease) -> Option<Self> {
+                if let AnyLease::$variant(lease) = held { Some(lease) } else { None }
             }
         }
     };
@@ -146,9 +146,9 @@ impl<P: Protocol> ClientAction<P> {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The lease is new or renewed.
-    Bound(Held),
+    Bound(AnyLease),
     /// The lease has ended, for this reason.
-    Lost(Held, &'static str),
+    Lost(AnyLease, &'static str),
     /// A line for the log.
     Log(String),
 }

@@ -6,11 +6,11 @@ use cnimble_netlink::link::Mac;
 
 use crate::client::{Client, ClientAction};
 use crate::domains;
-use crate::held::{self, Held};
+use crate::held::{self, AnyLease};
 use crate::v4::client::{ClientIdentity, Dhcp4};
 use crate::v4::frame;
 use crate::v4::lease::{self, Lease};
-use crate::v4::message::{Answer, code};
+use crate::v4::message::{ServerMessage, code};
 use crate::v6;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
@@ -38,7 +38,7 @@ pub fn dhcp(bytes: &[u8]) {
     let identity = ClientIdentity { mac: MAC, broadcast: false, own, request: vec![1, 3] };
     let mut client = Client::new(Dhcp4::new(identity), 1000, 0);
     for message in [bytes, &message] {
-        let Some(mut answer) = Answer::parse(message, MAC) else { continue };
+        let Some(mut answer) = ServerMessage::parse(message, MAC) else { continue };
         if let Ok(lease) = Lease::from_answer(&answer, 0, MAC, None) {
             assert!(
                 lease::is_usable(lease.address) && lease.prefix > 0 && lease.net().prefix() == lease.prefix
@@ -60,7 +60,7 @@ pub fn dhcp(bytes: &[u8]) {
         assert!(client.listens() || client.lease.is_some());
     }
     client.release(0);
-    let _ = serde_json::from_slice::<Held>(bytes).map(|lease| held::result(&[lease], None));
+    let _ = serde_json::from_slice::<AnyLease>(bytes).map(|lease| held::result(&[lease], None));
 }
 
 const DUID: &[u8] = b"\0\x04client";
@@ -90,7 +90,7 @@ pub fn dhcp6(bytes: &[u8]) {
     let identity = v6::client::ClientIdentity { duid: DUID.to_vec(), iaid: IAID };
     let mut client = Client::new(v6::client::Dhcp6::new(identity), 1000, 0);
     for message in messages {
-        let Some(mut answer) = v6::message::Answer::parse(&message, DUID, IAID) else { continue };
+        let Some(mut answer) = v6::message::ServerMessage::parse(&message, DUID, IAID) else { continue };
         if let Some(status) = answer.refusal() {
             assert!(!status.words().contains(|c: char| c.is_control()));
         }
@@ -102,7 +102,7 @@ pub fn dhcp6(bytes: &[u8]) {
             assert!(lease.renew <= lease.rebind && lease.rebind <= lease.expires && lease.renew >= 1000);
             assert!(lease.preferred <= lease.expires.max(1000) && lease.lifetimes(0).1 > 0);
             let text = serde_json::to_vec(&lease).unwrap_or_default();
-            assert_eq!(serde_json::from_slice::<Held>(&text).ok(), Some(Held::Six(lease)));
+            assert_eq!(serde_json::from_slice::<AnyLease>(&text).ok(), Some(AnyLease::Six(lease)));
         }
         // The second answer meets another state.
         for _ in 0..2 {
@@ -123,5 +123,5 @@ pub fn dhcp6(bytes: &[u8]) {
         }
     }
     client.release(0);
-    let _ = serde_json::from_slice::<Held>(bytes).map(|lease| held::result(&[lease], None));
+    let _ = serde_json::from_slice::<AnyLease>(bytes).map(|lease| held::result(&[lease], None));
 }

@@ -12,17 +12,17 @@ use crate::{v4, v6};
 /// A lease of either family. Lease daemons without IPv6 have written the first form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Held {
+pub(crate) enum AnyLease {
     Four(v4::lease::Lease),
     Six(v6::lease::Lease),
 }
 
-impl Held {
+impl AnyLease {
     /// Returns the address with its prefix length.
     pub(crate) fn net(&self) -> IpNetwork {
         match self {
-            Held::Four(lease) => lease.net(),
-            Held::Six(lease) => lease.net(),
+            AnyLease::Four(lease) => lease.net(),
+            AnyLease::Six(lease) => lease.net(),
         }
     }
 
@@ -33,31 +33,31 @@ impl Held {
     /// Returns the router of the lease. DHCPv6 has none: routers advertise themselves.
     pub(crate) fn gateway(&self) -> Option<IpAddr> {
         match self {
-            Held::Four(lease) => lease.gateway.map(IpAddr::V4),
-            Held::Six(_) => None,
+            AnyLease::Four(lease) => lease.gateway.map(IpAddr::V4),
+            AnyLease::Six(_) => None,
         }
     }
 
     /// Returns the routes of the lease with the configuration's `priority`. DHCPv6 has none.
     pub(crate) fn routes(&self, priority: Option<u32>) -> Vec<Route> {
         match self {
-            Held::Four(lease) => lease.routes(priority),
-            Held::Six(_) => Vec::new(),
+            AnyLease::Four(lease) => lease.routes(priority),
+            AnyLease::Six(_) => Vec::new(),
         }
     }
 
     fn dns(&self) -> &Dns {
         match self {
-            Held::Four(lease) => &lease.dns,
-            Held::Six(lease) => &lease.dns,
+            AnyLease::Four(lease) => &lease.dns,
+            AnyLease::Six(lease) => &lease.dns,
         }
     }
 
     /// Returns the end of the lease, in milliseconds since the machine's boot. It is `u64::MAX` for an endless lease.
     pub(crate) fn expires(&self) -> u64 {
         match self {
-            Held::Four(lease) => lease.expires,
-            Held::Six(lease) => lease.expires,
+            AnyLease::Four(lease) => lease.expires,
+            AnyLease::Six(lease) => lease.expires,
         }
     }
 
@@ -65,25 +65,27 @@ impl Held {
     pub(crate) fn lifetimes(&self, now: u64) -> (u32, u32) {
         match self {
             // DHCPv4 has only one lifetime.
-            Held::Four(lease) => (lease.lifetime(now), lease.lifetime(now)),
-            Held::Six(lease) => lease.lifetimes(now),
+            AnyLease::Four(lease) => (lease.lifetime(now), lease.lifetime(now)),
+            AnyLease::Six(lease) => lease.lifetimes(now),
         }
     }
 
     /// Returns the server in words, for the log.
     pub(crate) fn server(&self) -> String {
         match self {
-            Held::Four(lease) => lease.server.to_string(),
-            Held::Six(lease) => format!("server {}", cnimble_cni::hash::hex(lease.server_id.iter().copied())),
+            AnyLease::Four(lease) => lease.server.to_string(),
+            AnyLease::Six(lease) => {
+                format!("server {}", cnimble_cni::hash::hex(lease.server_id.iter().copied()))
+            }
         }
     }
 }
 
 /// Returns the result of ADD for leases of several families, with the addresses in this order. Name servers and search
 /// domains are not repeated, and the first domain counts.
-pub(crate) fn result(leases: &[Held], priority: Option<u32>) -> CniResult {
+pub(crate) fn result(leases: &[AnyLease], priority: Option<u32>) -> CniResult {
     let mut dns = Dns::default();
-    for Dns { nameservers, domain, search, .. } in leases.iter().map(Held::dns) {
+    for Dns { nameservers, domain, search, .. } in leases.iter().map(AnyLease::dns) {
         extend(&mut dns.nameservers, nameservers);
         extend(&mut dns.search, search);
         if dns.domain.is_empty() {

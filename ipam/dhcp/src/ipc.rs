@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_netlink::netns::Identity;
 
-use crate::held::Held;
+use crate::held::AnyLease;
 
 /// The longest line of a message, in bytes. A list of 10,000 attachments has 1 MB.
 pub(crate) const LONGEST_LINE: usize = 16 << 20;
@@ -131,7 +131,7 @@ pub(crate) enum Reply {
     /// The request is carried out.
     Done,
     /// The lease that was asked for.
-    Lease(Held),
+    Lease(AnyLease),
     /// The lease does not exist.
     Nothing,
     /// The error of the verb.

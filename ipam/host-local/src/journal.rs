@@ -24,7 +24,7 @@ use cnimble_leases::store::{Noted, Store, StoreError, last_name};
 
 /// A lease that was removed to make room, with all that its file had.
 #[derive(Debug)]
-struct Saved {
+struct ReplacedLease {
     content: Vec<u8>,
     /// The mark of the boot in which the lease was made.
     mark: Vec<u8>,
@@ -39,7 +39,7 @@ enum StoreChange {
     MadeLock,
     Removed {
         ip: IpAddr,
-        saved: Saved,
+        saved: ReplacedLease,
     },
     Gave {
         ip: IpAddr,
@@ -209,7 +209,7 @@ fn read_with_mode(store: &Store, name: &str) -> io::Result<Option<(Vec<u8>, u32)
 
 /// Reads a lease that is about to be removed. `None` if there is no regular file. A restored file gets a new inode, so
 /// a lease without a mark is saved with that of an earlier boot.
-fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<Saved>> {
+fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<ReplacedLease>> {
     let Entry::Regular(file) = files::open_regular(store.fd(), name)? else {
         return Ok(None);
     };
@@ -220,9 +220,9 @@ fn save(store: &Store, name: &str, boot: &Boot) -> io::Result<Option<Saved>> {
 }
 
 /// Reads the properties of the file, for its restoration.
-fn saved(file: &File, content: Vec<u8>, boot: &Boot) -> io::Result<Saved> {
+fn saved(file: &File, content: Vec<u8>, boot: &Boot) -> io::Result<ReplacedLease> {
     let meta = file.metadata()?;
-    Ok(Saved {
+    Ok(ReplacedLease {
         content,
         mark: boot::get_mark(file)?.unwrap_or_else(|| boot.earlier_mark()),
         permissions: meta.permissions(),

@@ -71,25 +71,25 @@ impl Memory {
     }
 
     /// Returns true if the line has not expired.
-    fn counts(&self, line: &Line<'_>) -> bool {
+    fn counts(&self, line: &MemoryLine<'_>) -> bool {
         self.now.checked_sub(line.released).is_some_and(|age| age < self.seconds)
     }
 }
 
 /// A line of the file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Line<'a> {
+pub(crate) struct MemoryLine<'a> {
     released: u64,
     pod: &'a str,
     ips: Vec<IpAddr>,
 }
 
 /// Parses a line. `None` if it is damaged.
-pub(crate) fn parse(line: &str) -> Option<Line<'_>> {
+pub(crate) fn parse(line: &str) -> Option<MemoryLine<'_>> {
     let mut words = line.split(' ');
     let (released, pod) = (words.next()?.parse().ok()?, words.next()?);
     let ips = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
-    Some(Line { released, pod, ips })
+    Some(MemoryLine { released, pod, ips })
 }
 
 /// Reads the file, or nothing if that fails. Of a file that is too long, only the beginning counts.

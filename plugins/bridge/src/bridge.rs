@@ -63,8 +63,8 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
     let _alone = if is_complete { None } else { unused::lock_if_possible()? };
     let found = if is_complete { found } else { cx.host.find_link(&config.bridge)? };
     let (mut bridge, origin) = match found {
-        Some(bridge) if is_unfinished(&bridge) => (bridge, Origin::Unfinished),
-        Some(bridge) => (bridge, Origin::Found),
+        Some(bridge) if is_unfinished(&bridge) => (bridge, BridgeOrigin::Unfinished),
+        Some(bridge) => (bridge, BridgeOrigin::Found),
         None => create(cx, mac)?,
     };
     if bridge.kind != "bridge" {
@@ -77,11 +77,11 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
         ignore_router_advertisements(cx.call, &bridge.name)?;
     }
     switch_on(cx, &bridge, origin, mac)?;
-    if origin == Origin::Unfinished {
+    if origin == BridgeOrigin::Unfinished {
         bridge = cx.host.link_at(bridge.index)?;
     }
     if let Some(name) = &config.uplink
-        && (origin != Origin::Found || ours::has_uplink(&bridge))
+        && (origin != BridgeOrigin::Found || ours::has_uplink(&bridge))
     {
         uplink::join(cx, &bridge, name)?;
     }
@@ -90,7 +90,7 @@ pub(crate) fn ensure(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<Link, Err
 
 /// The maker of the bridge that [`ensure`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum BridgeOrigin {
     /// This ADD has made it.
     Made,
     /// Another ADD has made it and was killed before it was complete. This ADD completes it.
@@ -104,7 +104,7 @@ enum Origin {
 ///
 /// The link group [`UNFINISHED`] marks the bridge until it has an alias. The undo removes the bridge only if it has no
 /// port.
-fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Error> {
+fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, BridgeOrigin), Error> {
     let (call, config, host) = (cx.call, cx.config, &mut cx.host);
     let wanted = NewBridge {
         name: &config.bridge,
@@ -125,10 +125,10 @@ fn create(cx: &mut Context<'_>, mac: Option<Mac>) -> Result<(Link, Origin), Erro
                 }
                 Ok(())
             });
-            Ok((bridge, Origin::Made))
+            Ok((bridge, BridgeOrigin::Made))
         }
         // A concurrent ADD made it without the lock, as an ADD does where `/run` is read-only.
-        Err(err) if err.is(Errno::EEXIST) => Ok((host.link(&config.bridge)?, Origin::Found)),
+        Err(err) if err.is(Errno::EEXIST) => Ok((host.link(&config.bridge)?, BridgeOrigin::Found)),
         Err(err) if config.filters_vlans => Err(explain(err)),
         Err(err) => Err(err.into()),
     }
@@ -144,15 +144,20 @@ fn has_ports(host: &mut Netlink, bridge: u32) -> netlink::Result<bool> {
 ///
 /// A new bridge gets the alias that says who made it. The same message sets the default link group in place of
 /// [`UNFINISHED`]. So a kill leaves either the mark or the alias.
-fn switch_on(cx: &mut Context<'_>, bridge: &Link, origin: Origin, mac: Option<Mac>) -> Result<(), Error> {
-    let (config, is_new) = (cx.config, origin != Origin::Found);
+fn switch_on(
+    cx: &mut Context<'_>,
+    bridge: &Link,
+    origin: BridgeOrigin,
+    mac: Option<Mac>,
+) -> Result<(), Error> {
+    let (config, is_new) = (cx.config, origin != BridgeOrigin::Found);
     let up = (!bridge.up).then_some(true);
     let promisc = (config.promisc && !bridge.promisc).then_some(true);
     let (mac, mtu) = match origin {
-        Origin::Made => (None, None),
+        BridgeOrigin::Made => (None, None),
         // The killed ADD set the MAC and the MTU of its own configuration, which may have changed since.
-        Origin::Unfinished => (mac, cx.mtu.filter(|mtu| *mtu != bridge.mtu)),
-        Origin::Found => (ours::mac_to_hold(bridge), None),
+        BridgeOrigin::Unfinished => (mac, cx.mtu.filter(|mtu| *mtu != bridge.mtu)),
+        BridgeOrigin::Found => (ours::mac_to_hold(bridge), None),
     };
     if !is_new && up.is_none() && promisc.is_none() && mac.is_none() {
         return Ok(());

@@ -39,7 +39,7 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
     let pod = check::find_link(&mut inside, &call.ifname, &format!("in {}", call.netns))?;
     pod::check_routers(call, &mut inside)?;
     let end = check::host_end(call, &mut cx.host, &netns, &pod, prev)?;
-    let attached = Attached { prev, pod };
+    let attached = CheckedAttachment { prev, pod };
     let bridge = attached.bridge(cx, end.as_ref())?;
     if let Some(end) = &end {
         attached.port(cx, &bridge, end)?;
@@ -56,12 +56,12 @@ pub(crate) fn attachment(call: &Call, config: &Config, prev: &CniResult) -> Resu
 }
 
 /// An attachment during its CHECK: the result of ADD, and the interface in the pod.
-struct Attached<'a> {
+struct CheckedAttachment<'a> {
     prev: &'a CniResult,
     pod: Link,
 }
 
-impl Attached<'_> {
+impl CheckedAttachment<'_> {
     /// Returns the MAC that the result has for the host's interface `name`. `None` if it has none.
     fn mac_on_host(&self, name: &str) -> Option<Mac> {
         let mut interfaces = self.prev.interfaces.iter();

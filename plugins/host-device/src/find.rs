@@ -10,8 +10,8 @@ use crate::config::{Config, DeviceSelector};
 use crate::identity::LOOPBACK;
 use crate::moving;
 use crate::place::DeviceNamespace;
-use crate::seen::Seen;
-use crate::store::Records;
+use crate::seen::DeviceProof;
+use crate::store::RecordStore;
 use crate::sysfs::Sysfs;
 
 /// Returns the mounted sysfs. It shows the namespace that it was mounted in, which is the host's for a plugin.
@@ -57,8 +57,8 @@ fn missing_device(what: &str, key: &str) -> Error {
 pub(crate) fn link_or_returned(
     host: &mut DeviceNamespace,
     wanted: &DeviceSelector,
-    records: &Records,
-) -> Result<Seen, Error> {
+    records: &RecordStore,
+) -> Result<DeviceProof, Error> {
     let found = see_wanted(host, wanted);
     if found.as_ref().is_err_and(|err| err.code != Code::KERNEL) {
         return found;
@@ -82,7 +82,7 @@ pub(crate) fn link_or_returned(
 }
 
 /// Finds the configured interface and reads what proves which device it is ([`DeviceNamespace::read_properties`]).
-fn see_wanted(host: &mut DeviceNamespace, wanted: &DeviceSelector) -> Result<Seen, Error> {
+fn see_wanted(host: &mut DeviceNamespace, wanted: &DeviceSelector) -> Result<DeviceProof, Error> {
     let link = link(&mut host.netlink, wanted)?;
     let gone = format!("device {} was removed meanwhile", link.name);
     host.read_properties(link)?.ok_or_else(|| Error::new(Code::KERNEL, gone))

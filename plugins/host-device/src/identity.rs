@@ -3,14 +3,14 @@
 use cnimble_netlink::link::Link;
 
 use crate::record::DeviceRecord;
-use crate::seen::Seen;
+use crate::seen::DeviceProof;
 
 /// The link that every namespace has of its own and that cannot be moved.
 pub(crate) const LOOPBACK: &str = "lo";
 
 impl DeviceRecord {
     /// Returns true if the inode of the link's directory in sysfs proves that it is the recorded device.
-    pub(crate) fn is_proven(&self, seen: &Seen) -> bool {
+    pub(crate) fn is_proven(&self, seen: &DeviceProof) -> bool {
         self.has_inode(seen) == Some(true)
     }
 
@@ -20,7 +20,7 @@ impl DeviceRecord {
     /// Hardware gets a new directory if its driver makes the link again. Then the permanent address and the place on
     /// the bus decide. If neither is known, the peer has to be the same, and two of four weaker properties have to
     /// agree.
-    pub(crate) fn is(&self, seen: &Seen) -> bool {
+    pub(crate) fn is(&self, seen: &DeviceProof) -> bool {
         let link = &seen.link;
         let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
         if link.kind != self.kind || link.name == LOOPBACK || loopback {
@@ -38,14 +38,14 @@ impl DeviceRecord {
     }
 
     /// Compares the inode of the directory in sysfs. `None` if either inode is unknown.
-    fn has_inode(&self, seen: &Seen) -> Option<bool> {
+    fn has_inode(&self, seen: &DeviceProof) -> Option<bool> {
         let inode = self.marks.as_ref().map(|marks| marks.inode).filter(|inode| *inode != 0)?;
         Some(seen.device.as_ref()?.inode == inode)
     }
 
     /// Compares the permanent MAC address and, where both are known, the place on the bus. `None` if a permanent
     /// address is unknown, as for virtual devices.
-    fn has_hardware(&self, seen: &Seen) -> Option<bool> {
+    fn has_hardware(&self, seen: &DeviceProof) -> Option<bool> {
         let marks = self.marks.as_ref().filter(|marks| !marks.permanent_mac.is_empty())?;
         let permanent = seen.details.as_ref().map(|details| &details.permanent)?;
         let bus = seen.device.as_ref().map(|device| &device.bus);
@@ -84,8 +84,8 @@ mod tests {
         }
     }
 
-    fn seen(link: Link) -> Seen {
-        Seen { link, ..Seen::default() }
+    fn seen(link: Link) -> DeviceProof {
+        DeviceProof { link, ..DeviceProof::default() }
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
     fn the_inode_decides_and_hardware_is_also_known_by_its_own_address() {
         let device = |inode, bus: &str| Some(Device { index: 7, inode, bus: bus.to_owned() });
         let own = |mac: u8| vec![2, 0, 0, 0, 1, mac];
-        let of = |inode, bus, permanent| Seen {
+        let of = |inode, bus, permanent| DeviceProof {
             link: link(9, "x", "", 1),
             device: device(inode, bus),
             details: Some(Details { permanent, ..Details::default() }),
@@ -144,7 +144,7 @@ mod tests {
         assert!(!record.is(&loopback));
         // The inode alone decides.
         let virtual_one = DeviceRecord { kind: "veth".to_owned(), marks: Some(marks), ..record };
-        let veth = |inode| Seen {
+        let veth = |inode| DeviceProof {
             link: Link { kind: "veth".to_owned(), ..link(7, "eth7", "eth7", 7) },
             device: device(inode, "virtual"),
             details: None,

@@ -9,7 +9,7 @@
 //!
 //! DEL moves the device back from the pod and restores its state. If the pod has died, DEL finds the device where the
 //! kernel has put it. A link that is not proven to be the device stays (`identity`). While a verb moves or restores a
-//! device, it holds that device's lock (`store::Records::lock_device`).
+//! device, it holds that device's lock (`store::RecordStore::lock_device`).
 
 mod config;
 mod find;
@@ -34,8 +34,8 @@ use cnimble_plugin::{Call, Command, Plugin, Role, delegate};
 use config::{Config, DeviceSelector};
 use place::DeviceNamespace;
 use record::DeviceRecord;
-use seen::Seen;
-use store::Records;
+use seen::DeviceProof;
+use store::RecordStore;
 
 pub static PLUGIN: &dyn Plugin = &HostDevice;
 
@@ -71,7 +71,7 @@ impl Plugin for HostDevice {
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
-        let device = give_back(call, &Records(config::data_dir(&call.config)?));
+        let device = give_back(call, &RecordStore(config::data_dir(&call.config)?));
         let lease = delegate::release(call, &device, Command::Del);
         remove::all([device, lease])
     }
@@ -86,7 +86,7 @@ impl Plugin for HostDevice {
     /// Moves back the devices of attachments that are not `valid`, and removes what killed verbs have left. Leases stay
     /// if a device could not be moved back.
     fn gc(&self, call: &Call, valid: &[Attachment]) -> Result<(), Error> {
-        let records = Records(config::data_dir(&call.config)?);
+        let records = RecordStore(config::data_dir(&call.config)?);
         let is_stale = owner::stale(&call.config.name, valid);
         let stale = records.all(|file| file.strip_suffix(".json").is_some_and(&is_stale));
         let devices = stale.and_then(|stale| {
@@ -107,7 +107,7 @@ impl Plugin for HostDevice {
         if let Err(err) = found {
             // A device that is in a pod is no fault of the network, as long as its record proves that.
             let network = cnimble_cni::hash16(&call.config.name) + "-";
-            let moved = Records(config.data_dir).all(|file| file.starts_with(&network))?;
+            let moved = RecordStore(config.data_dir).all(|file| file.starts_with(&network))?;
             // The kernel deletes a virtual device with the namespace of its pod. Hardware comes back.
             let lives = moved.iter().any(|record| {
                 let netns = std::fs::metadata(&record.netns);
@@ -126,7 +126,7 @@ impl Plugin for HostDevice {
 fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), Error> {
     let mut pod = DeviceNamespace::pod(&call.open_netns()?)?;
     let link = check::find_link(&mut pod.netlink, &call.ifname, &format!("in {}", call.netns))?;
-    let is_moved = match Records(data_dir).read(&call.owner())? {
+    let is_moved = match RecordStore(data_dir).read(&call.owner())? {
         Some(record) => pod.find_device(&record)?.is_some_and(|device| device.index == link.index),
         // Without a record the Go plugin has moved the device. It writes the old name into the alias.
         None => !link.alias.is_empty(),
@@ -148,7 +148,7 @@ fn check_device(call: &Call, prev: &CniResult, data_dir: PathBuf) -> Result<(), 
 /// Fails with code 100 if the device is missing, and with code 102 if the name is taken in the pod. Code 11 means that
 /// the device was renamed while this ADD waited for its lock.
 fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink), Error> {
-    let (owner, records) = (call.owner(), Records(config.data_dir.clone()));
+    let (owner, records) = (call.owner(), RecordStore(config.data_dir.clone()));
     records.make_directory()?;
     let mut host = DeviceNamespace::host()?;
     end_earlier(&owner, netns, &records)?;
@@ -191,7 +191,7 @@ fn move_in(call: &Call, netns: &NetNs, config: &Config) -> Result<(Link, Netlink
 
 /// Moves back the device of an earlier ADD of the same attachment, which was killed or not followed by DEL. The new
 /// record replaces the old one later. Fails with code 102 if that device is still in the pod.
-fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Error> {
+fn end_earlier(owner: &Owner, netns: &NetNs, records: &RecordStore) -> Result<(), Error> {
     let Some(record) = records.read(owner)? else { return Ok(()) };
     let _held = records.lock_device(&record.name)?;
     if DeviceNamespace::pod(netns)?.find_device(&record)?.is_some() {
@@ -204,7 +204,7 @@ fn end_earlier(owner: &Owner, netns: &NetNs, records: &Records) -> Result<(), Er
 
 /// Moves the attachment's device to the host, restores it, and removes the record. Without a record, looks for a device
 /// of the Go plugin ([`adopt`]). Succeeds if there is nothing to move.
-fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
+fn give_back(call: &Call, records: &RecordStore) -> Result<(), Error> {
     let netns = call.find_netns()?;
     if let Some(record) = records.read(&call.owner())? {
         let _held = records.lock_device(&record.name)?;
@@ -237,7 +237,7 @@ fn give_back(call: &Call, records: &Records) -> Result<(), Error> {
 fn bring_home(
     call: &Call,
     netns: Option<&NetNs>,
-    records: &Records,
+    records: &RecordStore,
     record: &DeviceRecord,
 ) -> Result<(), Error> {
     let mut found = moving::home(record, netns)?;
@@ -269,7 +269,7 @@ fn bring_home(
 
 /// Moves back the device of one record for GC, from its namespace or from any that a mount pins. A device that is
 /// nowhere is forgotten ([`forget`]).
-fn collect(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
+fn collect(records: &RecordStore, record: &DeviceRecord) -> Result<(), Error> {
     let _held = records.lock_device(&record.name)?;
     // A DEL may have removed the record before this GC got the lock.
     let Some(record) = &records.read(&record.owner())? else { return Ok(()) };
@@ -288,7 +288,7 @@ fn collect(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
 
 /// Removes the record of a virtual device, which the kernel destroys with its namespace. Keeps the record of hardware,
 /// which the kernel returns, perhaps after DEL. The next ADD, DEL or GC then restores it by the record.
-fn forget(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
+fn forget(records: &RecordStore, record: &DeviceRecord) -> Result<(), Error> {
     if !record.kind.is_empty() {
         return records.remove(&record.owner());
     }
@@ -300,7 +300,7 @@ fn forget(records: &Records, record: &DeviceRecord) -> Result<(), Error> {
 /// has to name the device, and the host has to lack it. Any other interface is left alone with a warning.
 ///
 /// The device gets a record first, so that a killed DEL can be repeated.
-fn adopt(call: &Call, netns: &NetNs, wanted: &DeviceSelector, records: &Records) -> Result<(), Error> {
+fn adopt(call: &Call, netns: &NetNs, wanted: &DeviceSelector, records: &RecordStore) -> Result<(), Error> {
     let mut pod = DeviceNamespace::pod(netns)?;
     let Some(link) = pod.netlink.find_link(&call.ifname)? else { return Ok(()) };
     let Some(seen) = pod.read_properties(link)? else { return Ok(()) };
@@ -321,7 +321,8 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &DeviceSelector, records: &Records)
     }
     // The Go plugin does not record whether the device was up.
     let was = Link { name: link.alias.clone(), alias: String::new(), up: false, ..link.clone() };
-    let record = DeviceRecord::from_device(&call.owner(), &call.netns, &Seen { link: was, ..seen }, &[]);
+    let record =
+        DeviceRecord::from_device(&call.owner(), &call.netns, &DeviceProof { link: was, ..seen }, &[]);
     records.make_directory().and_then(|()| records.write(&record)).unwrap_or_else(|err| log::warn!("{err}"));
     let _held = records.lock_device(&record.name)?;
     moving::home(&record, Some(netns))?;

@@ -39,7 +39,7 @@ pub(crate) fn into_pod(host: &mut Netlink, pod: &NetNs, link: &Link, name: &str)
 /// Fails with code 102 if another link of the host has its name.
 pub(crate) fn home(record: &DeviceRecord, pod: Option<&NetNs>) -> Result<bool, Error> {
     let mut host = DeviceNamespace::host()?;
-    let mut origin = Origin::Host;
+    let mut origin = DeviceNamespaceKind::Host;
     if let Some(pod) = pod {
         let mut pod = DeviceNamespace::pod(pod)?;
         if let Some(link) = pod.find_device(record)? {
@@ -49,7 +49,7 @@ pub(crate) fn home(record: &DeviceRecord, pod: Option<&NetNs>) -> Result<bool, E
     match host.find_device(record)? {
         Some(link) => restore(&mut host.netlink, &link, record, origin).map(|()| true),
         None => {
-            if origin == Origin::Pod {
+            if origin == DeviceNamespaceKind::Pod {
                 delete_impostor(&mut host.netlink, record)?;
             }
             Ok(false)
@@ -73,7 +73,7 @@ fn delete_impostor(host: &mut Netlink, record: &DeviceRecord) -> Result<(), Erro
 
 /// The namespace in which the device was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum DeviceNamespaceKind {
     Pod,
     Host,
 }
@@ -88,7 +88,7 @@ fn out_of_pod(
     host: &mut Netlink,
     link: &Link,
     record: &DeviceRecord,
-) -> Result<Origin, Error> {
+) -> Result<DeviceNamespaceKind, Error> {
     if host.find_link(&record.name)?.is_some() {
         return Err(name_taken(record));
     }
@@ -107,10 +107,10 @@ fn out_of_pod(
     let index = index.filter(|index| host.link_at(*index).is_err_and(|err| err.is_missing()));
     let go = Change { netns: Some(own.as_fd()), index, alias: Some(&record.name), ..Change::default() };
     requests.push(link::set(link.index, name, &go));
-    let Err(first) = inside.execute_all(requests) else { return Ok(Origin::Pod) };
+    let Err(first) = inside.execute_all(requests) else { return Ok(DeviceNamespaceKind::Pod) };
     // The name is taken in the pod, so the rename has failed. The move has set the name on the host.
     if inside.link_at(link.index).if_present()?.is_none() {
-        return Ok(Origin::Pod);
+        return Ok(DeviceNamespaceKind::Pod);
     }
     // The old name may be taken in the pod and the pod's name on the host. One message for both makes the kernel use
     // the name that is free there. Another link may also have taken one of the device's own alternative names.
@@ -121,7 +121,7 @@ fn out_of_pod(
             again.insert(0, altnames(link.index, name, Altnames::Remove, &rest));
         }
         match inside.execute_all(again) {
-            Ok(()) => return Ok(Origin::Pod),
+            Ok(()) => return Ok(DeviceNamespaceKind::Pod),
             Err(err) => err,
         }
     } else {
@@ -135,7 +135,7 @@ fn out_of_pod(
     let err = match err.errno {
         Errno::EINVAL => {
             log::warn!("{name} in the pod can't be moved to the host ({err}); left alone");
-            return Ok(Origin::Host);
+            return Ok(DeviceNamespaceKind::Host);
         }
         Errno::EEXIST => name_taken(record),
         _ => err.into(),
@@ -186,9 +186,14 @@ fn name_taken(record: &DeviceRecord) -> Error {
 /// last. As long as it is the old name, the work is incomplete.
 ///
 /// Does nothing if the device was not moved or is restored already. Fails with code 102 if another link has its name.
-fn restore(host: &mut Netlink, link: &Link, record: &DeviceRecord, origin: Origin) -> Result<(), Error> {
+fn restore(
+    host: &mut Netlink,
+    link: &Link,
+    record: &DeviceRecord,
+    origin: DeviceNamespaceKind,
+) -> Result<(), Error> {
     let named = link.name == record.name;
-    let begun = origin == Origin::Pod || link.alias == record.name;
+    let begun = origin == DeviceNamespaceKind::Pod || link.alias == record.name;
     // Its name and alias show that it was not moved, or is restored. Hardware is an exception: the kernel returns it
     // down, with any alias that the pod has written.
     if !begun && named && (link.up || !record.kind.is_empty()) {
@@ -274,11 +279,11 @@ fn restore_addresses(
     host: &mut Netlink,
     link: &Link,
     record: &DeviceRecord,
-    origin: Origin,
+    origin: DeviceNamespaceKind,
 ) -> Result<(), Error> {
     let present = match origin {
-        Origin::Pod => Vec::new(),
-        Origin::Host => host.addrs(link.index)?,
+        DeviceNamespaceKind::Pod => Vec::new(),
+        DeviceNamespaceKind::Host => host.addrs(link.index)?,
     };
     let missing = record.addresses().into_iter().filter(|net| !present.iter().any(|addr| addr.net == *net));
     let (four, six): (Vec<_>, Vec<_>) = missing.partition(IpNetwork::is_ipv4);

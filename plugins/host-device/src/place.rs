@@ -6,7 +6,7 @@ use cnimble_netlink::sysfs::Sysfs;
 use cnimble_netlink::{IfPresent, NetNs, Netlink};
 
 use crate::record::DeviceRecord;
-use crate::seen::Seen;
+use crate::seen::DeviceProof;
 
 /// The most looks at a link that has another name each time. A rename takes the kernel longer than a look, so only a
 /// pod that renames on purpose gets this far.
@@ -38,7 +38,7 @@ impl DeviceNamespace {
     ///
     /// sysfs finds links by name only. Where there is a sysfs, a link without an inode must not count. A pod could
     /// rename the link at that moment, and have it recognized by properties that it has forged.
-    pub(crate) fn read_properties(&mut self, mut link: Link) -> Result<Option<Seen>, Error> {
+    pub(crate) fn read_properties(&mut self, mut link: Link) -> Result<Option<DeviceProof>, Error> {
         let details = match link.kind.as_str() {
             "" => match self.netlink.details(link.index).if_present()? {
                 None => return Ok(None),
@@ -46,10 +46,10 @@ impl DeviceNamespace {
             },
             _ => None,
         };
-        let Some(sysfs) = &self.sysfs else { return Ok(Some(Seen { link, device: None, details })) };
+        let Some(sysfs) = &self.sysfs else { return Ok(Some(DeviceProof { link, device: None, details })) };
         for _ in 0..LOOKS {
             if let Some(device) = sysfs.device(&link.name)?.filter(|device| device.index == link.index) {
-                return Ok(Some(Seen { link, device: Some(device), details }));
+                return Ok(Some(DeviceProof { link, device: Some(device), details }));
             }
             link = match self.netlink.link_at(link.index).if_present()? {
                 Some(now) => now,

@@ -10,7 +10,7 @@ use cnimble_netlink::addr::Addr;
 use cnimble_netlink::details::Details;
 use cnimble_netlink::link::Mac;
 
-use crate::seen::Seen;
+use crate::seen::DeviceProof;
 
 /// The scope RT_SCOPE_LINK of rtnetlink(7).
 const SCOPE_LINK: u8 = 253;
@@ -75,7 +75,7 @@ pub(crate) struct Settings {
 impl DeviceRecord {
     /// Makes the record of a device that is about to be moved, without its settings ([`DeviceRecord::with_settings`]).
     /// Leaves out addresses that expire, and those of IPv6 that the kernel makes for each link.
-    pub(crate) fn from_device(owner: &Owner, netns: &str, seen: &Seen, addrs: &[Addr]) -> Self {
+    pub(crate) fn from_device(owner: &Owner, netns: &str, seen: &DeviceProof, addrs: &[Addr]) -> Self {
         let link = &seen.link;
         let marks = Marks {
             inode: seen.device.as_ref().map_or(0, |device| device.inode),

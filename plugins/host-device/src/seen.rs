@@ -6,7 +6,7 @@ use cnimble_netlink::sysfs::Device;
 
 /// A link with the properties that prove which device it is.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct DeviceProof {
     pub(crate) link: Link,
     /// The link's directory in sysfs. `None` without a sysfs.
     pub(crate) device: Option<Device>,
@@ -14,7 +14,7 @@ pub(crate) struct Seen {
     pub(crate) details: Option<Details>,
 }
 
-impl Seen {
+impl DeviceProof {
     /// Returns true if the link has the MAC address that its hardware gives it. False without the kernel's details.
     pub(crate) fn has_permanent_mac(&self) -> bool {
         let Some(details) = &self.details else { return false };

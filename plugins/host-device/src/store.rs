@@ -24,9 +24,9 @@ const LIMIT: usize = 1 << 20;
 
 /// The directory of the records.
 #[derive(Debug, Clone)]
-pub(crate) struct Records(pub(crate) PathBuf);
+pub(crate) struct RecordStore(pub(crate) PathBuf);
 
-impl Records {
+impl RecordStore {
     fn file(&self, owner: &Owner) -> PathBuf {
         self.0.join(format!("{}.json", owner.tag()))
     }
@@ -48,7 +48,7 @@ impl Records {
     /// `None` if the directory is missing, because there are no records then. On a read-only or full file system the
     /// lock of the directory is taken in place of a file. DEL and GC need no more, and ADD fails there before it moves
     /// anything. Fails with code 11 after a signal, and with code 5 if the lock cannot be taken.
-    pub(crate) fn lock_device(&self, device: &str) -> Result<Option<Held>, Error> {
+    pub(crate) fn lock_device(&self, device: &str) -> Result<Option<DeviceLock>, Error> {
         let own = self.0.join(format!("{LOCK}{device}"));
         let mut create = OpenOptions::new();
         create.write(true).create(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
@@ -66,7 +66,7 @@ impl Records {
             })?;
             // The previous holder may have removed the file while this process waited. Then the lock is worth nothing.
             if fs::symlink_metadata(path).is_ok_and(|named| named.ino() == inode) {
-                return Ok(Some(Held { lock, file: (path == &own).then_some(own) }));
+                return Ok(Some(DeviceLock { lock, file: (path == &own).then_some(own) }));
             }
         }
     }
@@ -83,7 +83,7 @@ impl Records {
         Ok(found)
     }
 
-    /// Writes the record atomically. The directory has to exist ([`Records::make_directory`]). Fails with code 5.
+    /// Writes the record atomically. The directory has to exist ([`RecordStore::make_directory`]). Fails with code 5.
     pub(crate) fn write(&self, record: &DeviceRecord) -> Result<(), Error> {
         let owner = record.owner();
         let (fresh, file) = (self.fresh(&owner), self.file(&owner));
@@ -121,13 +121,13 @@ impl Records {
 
 /// The lock of a device. Dropping it removes the lock file, unless this thread holds the lock a second time.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct DeviceLock {
     lock: Lock,
     /// `None` if the lock is that of the directory.
     file: Option<PathBuf>,
 }
 
-impl Drop for Held {
+impl Drop for DeviceLock {
     fn drop(&mut self) {
         if let Some(file) = self.file.as_ref().filter(|_| !self.lock.is_nested()) {
             let _ = fs::remove_file(file);
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_record_is_written_read_replaced_and_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records(dir.path().join("a/b"));
+        let records = RecordStore(dir.path().join("a/b"));
         let one = record("one");
         assert_eq!(records.read(&one.owner()).unwrap(), None);
         assert!(records.lock_device("eth7").unwrap().is_none(), "no directory, no lock");
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn the_lock_of_a_device_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records(dir.path().to_owned());
+        let records = RecordStore(dir.path().to_owned());
         let count = || fs::read_dir(dir.path()).unwrap().count();
         let one = records.lock_device("eth7").unwrap().unwrap();
         let two = records.lock_device("eth8").unwrap().unwrap();

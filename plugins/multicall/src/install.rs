@@ -83,10 +83,10 @@ fn wrong_arguments() -> Failure {
 
 /// Installs with these options, and with `--wait` then waits for the end of the container.
 fn install_as(dir: &Path, options: &[OsString]) -> Result<(), Failure> {
-    let (mut way, mut wait) = (Way::Links, false);
+    let (mut way, mut wait) = (InstallMode::Links, false);
     for option in options {
         match option.to_str() {
-            Some("--copies") => way = Way::Copies,
+            Some("--copies") => way = InstallMode::Copies,
             Some("--wait") => wait = true,
             _ => return Err(wrong_arguments()),
         }
@@ -115,7 +115,7 @@ fn wait_for_the_end() -> Result<(), Failure> {
 
 /// The way in which each plugin gets its file.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum InstallMode {
     /// All plugins are hard links of one file.
     Links,
     /// Each plugin is a file of its own. A program that overwrites one does not change the others.
@@ -280,7 +280,7 @@ fn cluster(own: &Path) -> Result<Option<Vec<u8>>, Failure> {
 
 /// Installs all plugins and, if it is beside this program, [`CLUSTER`]. Makes a missing directory. Fails, before it
 /// installs anything, if a directory has the name of a file.
-fn install(dir: &Path, way: Way) -> Result<(), Failure> {
+fn install(dir: &Path, way: InstallMode) -> Result<(), Failure> {
     let own = Path::new("/proc/self/exe");
     let program = fs::read(own).map_err(doing("reading", own))?;
     let cluster = cluster(own)?;
@@ -325,8 +325,8 @@ fn install(dir: &Path, way: Way) -> Result<(), Failure> {
     write(&source, &program, 0o755)?;
     for path in &plugins {
         match way {
-            Way::Links => place.put_link(&source, path)?,
-            Way::Copies => copy(&source, path)?,
+            InstallMode::Links => place.put_link(&source, path)?,
+            InstallMode::Copies => copy(&source, path)?,
         }
         say(&format!("install {}", path.display()));
     }

@@ -12,7 +12,7 @@ use cnimble_liveness::{Evidence, data_dirs};
 use cnimble_plugin::Plugin;
 
 use super::cri::evidence;
-use super::finding::{self, Item, Outcome, count};
+use super::finding::{self, Item, RepairOutcome, count};
 use super::interrupt;
 use super::output::View;
 use super::plugin_files::PluginFiles;
@@ -80,8 +80,8 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
     let (mut diagnosis, repairs) = interrupt::await_reading(what, work).await?;
     let plugins = PluginFiles::examine_files(session, &doctor).await;
     let findings = finding::items(&mut diagnosis, repairs);
-    let found = count(&findings, Outcome::Found) + count(&findings, Outcome::InPod);
-    let failed = count(&findings, Outcome::Failed);
+    let found = count(&findings, RepairOutcome::Found) + count(&findings, RepairOutcome::InPod);
+    let failed = count(&findings, RepairOutcome::Failed);
     let Diagnosis {
         living,
         blind: not_looked_at,
@@ -157,7 +157,8 @@ impl Health {
     /// Returns the sentence that nothing is wrong, as far as the doctor has looked, or `None` if something is. The
     /// sentence says nothing about the network around the pods.
     fn whole(&self) -> Option<&'static str> {
-        let well = count(&self.findings, Outcome::Repaired) + count(&self.findings, Outcome::Gone);
+        let well =
+            count(&self.findings, RepairOutcome::Repaired) + count(&self.findings, RepairOutcome::Gone);
         if self.findings.len() > well || !self.warnings.is_empty() || !self.plugins.is_well() {
             return None;
         }
@@ -182,10 +183,10 @@ impl View for Health {
         let verb = if self.living == 1 { "lives or may live" } else { "live or may live" };
         let mut parts = vec![format!("{} {verb}", style::count(self.living, "attachment"))];
         for (outcome, words) in [
-            (Outcome::Repaired, "repaired"),
-            (Outcome::Gone, "gone meanwhile"),
-            (Outcome::Failed, "could not be repaired"),
-            (Outcome::Left, "left alone"),
+            (RepairOutcome::Repaired, "repaired"),
+            (RepairOutcome::Gone, "gone meanwhile"),
+            (RepairOutcome::Failed, "could not be repaired"),
+            (RepairOutcome::Left, "left alone"),
         ] {
             let count = count(&self.findings, outcome);
             parts.extend((count > 0).then(|| format!("{count} {words}")));

@@ -38,13 +38,13 @@ struct Brief {
     ifname: Option<String>,
     pod: Option<String>,
     why: String,
-    outcome: Outcome,
+    outcome: RepairOutcome,
 }
 
 /// What happened to a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Outcome {
+pub(super) enum RepairOutcome {
     /// Nothing was done, because no repair was requested.
     Found,
     /// Nothing was done, because repairs in pods were not requested.
@@ -67,19 +67,19 @@ impl Item {
         let mut is_lasting = finding.doubt.is_some() && !finding.passing;
         let (mut doubt, mut error) = (finding.doubt, None);
         let outcome = match repair {
-            None if doubt.is_some() => Outcome::Left,
-            None => Outcome::Found,
-            Some(Repair::NotAsked) => Outcome::InPod,
-            Some(Repair::Done) => Outcome::Repaired,
-            Some(Repair::Gone) => Outcome::Gone,
+            None if doubt.is_some() => RepairOutcome::Left,
+            None => RepairOutcome::Found,
+            Some(Repair::NotAsked) => RepairOutcome::InPod,
+            Some(Repair::Done) => RepairOutcome::Repaired,
+            Some(Repair::Gone) => RepairOutcome::Gone,
             Some(Repair::Doubt { why, passing }) => {
                 is_lasting = !passing;
                 doubt = Some(why);
-                Outcome::Left
+                RepairOutcome::Left
             }
             Some(Repair::Failed(err)) => {
                 error = Some(err.to_string());
-                Outcome::Failed
+                RepairOutcome::Failed
             }
         };
         let Subject { network, container_id, ifname } = finding.subject;
@@ -92,7 +92,7 @@ impl Item {
     /// Returns the finding and why it is not repaired, or `None` if it was not left alone.
     pub(super) fn left_alone_text(&self) -> Option<String> {
         let Brief { kind, what, outcome, .. } = &self.brief;
-        let doubt = self.doubt.as_ref().filter(|_| *outcome == Outcome::Left)?;
+        let doubt = self.doubt.as_ref().filter(|_| *outcome == RepairOutcome::Left)?;
         Some(format!("{kind} {what}: {doubt}"))
     }
 
@@ -110,11 +110,13 @@ impl Item {
         rows.retain(|(_, text)| !text.is_empty());
         let remedy = self.remedy.to_owned();
         rows.push(match outcome {
-            Outcome::Found | Outcome::InPod => (planned, remedy),
-            Outcome::Left => ("left alone", self.doubt.clone().unwrap_or_default()),
-            Outcome::Repaired => (done, remedy),
-            Outcome::Gone => ("gone", "a second look found nothing to repair".to_owned()),
-            Outcome::Failed => ("failed", format!("{remedy}: {}", self.error.as_deref().unwrap_or_default())),
+            RepairOutcome::Found | RepairOutcome::InPod => (planned, remedy),
+            RepairOutcome::Left => ("left alone", self.doubt.clone().unwrap_or_default()),
+            RepairOutcome::Repaired => (done, remedy),
+            RepairOutcome::Gone => ("gone", "a second look found nothing to repair".to_owned()),
+            RepairOutcome::Failed => {
+                ("failed", format!("{remedy}: {}", self.error.as_deref().unwrap_or_default()))
+            }
         });
         style::part(&format!("{kind} {what}"), &rows, paint)
     }
@@ -129,19 +131,19 @@ pub(super) fn items(diagnosis: &mut Diagnosis, repairs: Option<Vec<Repair>>) -> 
 }
 
 /// Counts the findings with this outcome.
-pub(super) fn count(items: &[Item], outcome: Outcome) -> usize {
+pub(super) fn count(items: &[Item], outcome: RepairOutcome) -> usize {
     items.iter().filter(|item| item.brief.outcome == outcome).count()
 }
 
 /// Counts the findings that were left alone and that time alone doesn't clear.
 pub(super) fn count_lasting(items: &[Item]) -> usize {
-    items.iter().filter(|item| item.is_lasting && item.brief.outcome == Outcome::Left).count()
+    items.iter().filter(|item| item.is_lasting && item.brief.outcome == RepairOutcome::Left).count()
 }
 
 /// Returns how many findings in pods a repair has skipped, and which option repairs them. It returns `None` if it has
 /// skipped none.
 pub(super) fn skipped_in_pods(items: &[Item]) -> Option<String> {
-    let skipped = items.iter().filter(|of| of.brief.outcome == Outcome::InPod);
+    let skipped = items.iter().filter(|of| of.brief.outcome == RepairOutcome::InPod);
     let (mendable, others): (Vec<&Item>, Vec<&Item>) = skipped.partition(|of| of.cure == Cure::Pod);
     match (mendable.len(), others.len()) {
         (0, 0) => None,
@@ -158,7 +160,7 @@ pub(super) fn skipped_in_pods(items: &[Item]) -> Option<String> {
 /// there are none. Findings in pods that a repair skipped don't count.
 pub(super) fn found(items: &[Item]) -> Option<String> {
     let (mut host, mut pod, mut runtime) = (0, 0, 0);
-    for item in items.iter().filter(|of| of.brief.outcome == Outcome::Found) {
+    for item in items.iter().filter(|of| of.brief.outcome == RepairOutcome::Found) {
         match item.cure {
             Cure::Host => host += 1,
             Cure::Pod => pod += 1,

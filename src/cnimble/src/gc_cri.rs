@@ -10,7 +10,7 @@ use cnimble_doctor::{Diagnosis, Doctor, Finding, Reach};
 
 use super::Session;
 use super::args::Gc;
-use super::finding::{self, Item, Outcome, count};
+use super::finding::{self, Item, RepairOutcome, count};
 use super::interrupt::{self, interruptible};
 use super::output::{View, print_note};
 use super::report::{Exit, Report, fail_with};
@@ -57,9 +57,10 @@ pub(super) async fn gc(
     };
     diagnosis.unchecked.iter().for_each(|unread| log::warn!("not looked at: {unread}"));
     let findings = finding::items(&mut diagnosis, repairs);
-    let (cleaned_up, failed) = (count(&findings, Outcome::Repaired), count(&findings, Outcome::Failed));
+    let (cleaned_up, failed) =
+        (count(&findings, RepairOutcome::Repaired), count(&findings, RepairOutcome::Failed));
     // The look before a removal can find a doubt, too.
-    let left_alone = left_alone + count(&findings, Outcome::Left);
+    let left_alone = left_alone + count(&findings, RepairOutcome::Left);
     let (network, living) = (network.name.clone(), diagnosis.living);
     session.show(&Cleaned {
         network,

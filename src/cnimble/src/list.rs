@@ -52,7 +52,7 @@ struct Plugin {
     name: String,
     path: PathBuf,
     #[serde(flatten)]
-    answer: Answer,
+    answer: VersionAnswer,
     /// The cell of the table for the answer.
     #[serde(skip)]
     words: String,
@@ -60,7 +60,7 @@ struct Plugin {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-enum Answer {
+enum VersionAnswer {
     SupportedVersions(Vec<String>),
     Error(String),
 }
@@ -74,8 +74,8 @@ impl Plugin {
             Err(_) => "not a CNI plugin?".to_owned(),
         };
         let answer = match answer {
-            Ok(versions) => Answer::SupportedVersions(versions.supported),
-            Err(err) => Answer::Error(err.to_string()),
+            Ok(versions) => VersionAnswer::SupportedVersions(versions.supported),
+            Err(err) => VersionAnswer::Error(err.to_string()),
         };
         Plugin { name, path, answer, words }
     }

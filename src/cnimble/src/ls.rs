@@ -60,7 +60,7 @@ fn names(socket: Option<&OsStr>) -> Result<std::collections::BTreeMap<String, St
 
 #[derive(Serialize)]
 struct Listing {
-    attachments: Vec<Attached>,
+    attachments: Vec<AttachmentRow>,
     #[serde(skip)]
     is_wide: bool,
     #[serde(skip)]
@@ -70,7 +70,7 @@ struct Listing {
 /// An attachment: what the kernel has now, and what the record of its ADD says.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Attached {
+pub(super) struct AttachmentRow {
     pod: String,
     network: String,
     #[serde(rename = "containerID")]
@@ -97,7 +97,7 @@ pub(super) fn attachments(
     tree: &Tree,
     is_chosen: impl Fn(&&Network) -> bool,
     caches: &[Cache],
-) -> Result<Vec<Attached>, String> {
+) -> Result<Vec<AttachmentRow>, String> {
     let mut entries: HashMap<(String, String, String), (&Cache, Entry)> = HashMap::new();
     // // An entry of an earlier cache replaces that of a later one.
     for cache in caches.iter().rev() {
@@ -118,8 +118,8 @@ pub(super) fn attachments(
 }
 
 /// Combines what the tree and the cache entry, if there is one, know about an attachment.
-fn attached(network: &Network, pod: &Pod, entry: Option<&(&Cache, Entry)>) -> Attached {
-    Attached {
+fn attached(network: &Network, pod: &Pod, entry: Option<&(&Cache, Entry)>) -> AttachmentRow {
+    AttachmentRow {
         pod: pod.title().to_owned(),
         network: network.name.clone(),
         container_id: pod.container_id.clone(),
@@ -157,7 +157,7 @@ fn or_dash(text: Option<&str>) -> String {
     text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned()
 }
 
-impl Attached {
+impl AttachmentRow {
     fn line(&self, is_wide: bool) -> Vec<String> {
         let mut cells = vec![
             shortened(&self.pod),
@@ -179,7 +179,7 @@ impl Attached {
     }
 }
 
-impl Attached {
+impl AttachmentRow {
     /// Returns one line for the description of a network.
     pub(super) fn in_words(&self) -> String {
         format!("{} {} {} {}", shortened(&self.pod), self.ifname, joined(&self.addresses), self.state.word())

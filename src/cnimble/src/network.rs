@@ -12,7 +12,7 @@ use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};
 use super::cri::evidence;
-use super::finding::{self, Item, Outcome, count};
+use super::finding::{self, Item, RepairOutcome, count};
 use super::interrupt::{self, finish, interruptible};
 use super::output::print_note;
 use super::report::{Exit, Report, usage};
@@ -153,7 +153,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
             report.hint("`cnimble doctor` names a remedy for each; what can be repaired may be repeated")
         );
     }
-    let (cleaned, left) = (count(&items, Outcome::Repaired), count(&items, Outcome::Left));
+    let (cleaned, left) = (count(&items, RepairOutcome::Repaired), count(&items, RepairOutcome::Left));
     let (name, living) = (&network.name, diagnosis.living);
     let object = json!({
         "network": name, "validAttachments": living, "cleanedUp": cleaned, "leftAlone": left, "disableGC": false,

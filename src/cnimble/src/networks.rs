@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use cnimble_doctor::removal::{Kept, NotRemoved, Other, Others};
+use cnimble_doctor::removal::{Kept, NotRemoved, OtherNetwork, Others};
 use cnimble_netlink::{IfPresent, Netlink};
 use cnimble_pod::leases::{RangeUsage, usage};
 use cnimble_rules::objects::bridge;
 use cnimble_runtime::{ConfError, Listing, Network};
 
 use super::args::network::{self as args, NetworkCommand, One, Rm};
-use super::ls::{self, Attached};
+use super::ls::{self, AttachmentRow};
 use super::output::View;
 use super::report::{Exit, Report};
 use super::style::{Paint, part, rows};
@@ -103,7 +103,7 @@ struct Shown {
     hides: Vec<PathBuf>,
     bridges: Vec<Bridge>,
     ranges: Vec<RangeUsage>,
-    attachments: Vec<Attached>,
+    attachments: Vec<AttachmentRow>,
 }
 
 fn range_as_json(of: &RangeUsage) -> Value {
@@ -208,14 +208,14 @@ fn load_others(session: &Session, listing: Listing, name: &str, what: &str) -> R
     let unread = listing.problems.iter().map(ToString::to_string).collect();
     let mut networks = Vec::new();
     for network in listing.networks {
-        networks.push(Other { place: network.path.display().to_string(), list: network.list });
+        networks.push(OtherNetwork { place: network.path.display().to_string(), list: network.list });
     }
     for cache in session.caches() {
         let entries = cache.list().map_err(|err| Report::because(Exit::Files, what, err))?;
         for entry in entries.iter().filter(|entry| entry.network != name) {
             if let Ok(list) = entry.network_list() {
                 let place = format!("the record of container {}", entry.container_id);
-                networks.push(Other { place, list });
+                networks.push(OtherNetwork { place, list });
             }
         }
     }

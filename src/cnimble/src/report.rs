@@ -93,8 +93,8 @@ impl Report {
         Report::with_del(what, error, &Del::Unknown { directories: &session.directories })
     }
 
-    /// Does the same as [`from_error`](Self::from_error) for an attachment that the caller knows. `del` is the command that removes it,
-    /// for the hint.
+    /// Does the same as [`from_error`](Self::from_error) for an attachment that the caller knows. `del` is the command
+    /// that removes it, for the hint.
     pub(super) fn of_attachment(what: impl Into<String>, error: &Error, del: &str) -> Self {
         Report::with_del(what, error, &Del::Known(del))
     }

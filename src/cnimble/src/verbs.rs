@@ -319,15 +319,15 @@ fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
 
 /// Another attachment of the same namespace. The user has probably forgotten the container ID or the interface that was
 /// given to `add`.
-struct Other {
+struct SimilarAttachment {
     entry: Entry,
     netns: String,
 }
 
-impl Other {
+impl SimilarAttachment {
     /// Returns a sentence with the command that runs `verb` for that attachment.
     fn suggest_command(&self, session: &Session, verb: &str) -> String {
-        let Other { entry, netns } = self;
+        let SimilarAttachment { entry, netns } = self;
         let (network, id, ifname) = (&entry.network, &entry.container_id, &entry.ifname);
         let option = if ifname == "eth0" { String::new() } else { format!(" -i {ifname}") };
         format!(
@@ -340,14 +340,19 @@ impl Other {
 
 /// Returns the record of another attachment of this namespace, preferably one of this network. Those of other networks
 /// count only if `anywhere` is set.
-fn other_record(session: &Session, network: &str, attach: &Attach, anywhere: bool) -> Option<Other> {
+fn other_record(
+    session: &Session,
+    network: &str,
+    attach: &Attach,
+    anywhere: bool,
+) -> Option<SimilarAttachment> {
     let netns = Some(attach.netns.clone()).filter(|path| !path.is_empty())?;
     let wanted = real(&netns);
     let mut entries = session.invoker.cache().list().unwrap_or_default();
     entries.retain(|of| of.ifname != "lo" && of.namespace().is_some_and(|path| real(path) == wanted));
     entries.sort_by_key(|of| of.network != network);
     let entry = entries.into_iter().find(|of| anywhere || of.network == network)?;
-    Some(Other { entry, netns })
+    Some(SimilarAttachment { entry, netns })
 }
 
 /// Returns the path without links, or as it is if the file is not found.

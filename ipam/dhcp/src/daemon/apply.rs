@@ -11,13 +11,13 @@ use cnimble_netlink::{IfPresent as _, Netlink, addr, sysctl};
 use cnimble_plugin::interface::pod;
 
 use super::interface::Interface;
-use crate::held::{self, Held};
+use crate::held::{self, AnyLease};
 
 /// The index by which [`Netlink::routes`] lists the routes of all links.
 const ANY_LINK: u32 = 0;
 
 /// Returns the routes of a lease in the form in which the plugins install them.
-pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>) -> Vec<NewRoute> {
+pub(super) fn routes(interface: &Interface, lease: &AnyLease, priority: Option<u32>) -> Vec<NewRoute> {
     pod::routes(interface.index, &held::result(std::slice::from_ref(lease), priority))
 }
 
@@ -29,11 +29,11 @@ pub(super) fn routes(interface: &Interface, lease: &Held, priority: Option<u32>)
 pub(super) fn apply(
     interface: &Interface,
     priority: Option<u32>,
-    old: Option<&Held>,
-    new: Option<&Held>,
+    old: Option<&AnyLease>,
+    new: Option<&AnyLease>,
 ) -> Result<Option<Error>, Error> {
     let (mut inside, link) = interface.inside()?;
-    let (old_net, new_net) = (old.map(Held::net), new.map(Held::net));
+    let (old_net, new_net) = (old.map(AnyLease::net), new.map(AnyLease::net));
     let before = old.map_or_else(Vec::new, |lease| routes(interface, lease, priority));
     let after = new.map_or_else(Vec::new, |lease| routes(interface, lease, priority));
     let present = inside.routes(ANY_LINK, None)?;

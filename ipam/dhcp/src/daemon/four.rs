@@ -15,7 +15,7 @@ use crate::closing;
 use crate::ipc::{LeaseOwner, LeaseRequest};
 use crate::v4::client::{ClientIdentity, Dhcp4};
 use crate::v4::frame;
-use crate::v4::message::{Answer, Question, To, code};
+use crate::v4::message::{Question, ServerMessage, To, code};
 
 /// The longest client ID in bytes, without the type byte before it.
 const LONGEST_ID: usize = 254;
@@ -61,7 +61,7 @@ impl Transport for Dhcp4 {
         let (mac, bytes) = (client.protocol.identity.mac, &packet.bytes);
         let actions = match packet.purpose {
             Purpose::Dhcp => frame::unwrap(bytes)
-                .and_then(|message| Answer::parse(message, mac))
+                .and_then(|message| ServerMessage::parse(message, mac))
                 .map(|answer| client.answer(now, packet.from, &answer)),
             Purpose::Probes => client
                 .probed()

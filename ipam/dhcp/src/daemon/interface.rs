@@ -10,7 +10,7 @@ use cnimble_netlink::netns::Identity;
 use cnimble_netlink::{IfPresent, NetNs, Netlink};
 
 use super::flags::Flags;
-use crate::held::Held;
+use crate::held::AnyLease;
 use crate::ipc::LeaseRequest;
 
 /// The interface of a client in the namespace of its pod.
@@ -88,7 +88,7 @@ impl Interface {
 
     /// Returns true if the interface has the address of this lease. This proves that it is the interface of the lease,
     /// even if its hardware address has changed since.
-    pub(super) fn has(&self, lease: Option<&Held>) -> Result<bool, Error> {
+    pub(super) fn has(&self, lease: Option<&AnyLease>) -> Result<bool, Error> {
         let (mut inside, link) = self.inside()?;
         Ok(inside.addrs(link.index)?.iter().any(|addr| lease.is_some_and(|lease| lease.net() == addr.net)))
     }

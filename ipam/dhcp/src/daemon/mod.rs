@@ -31,7 +31,7 @@ use cnimble_netlink::link::Mac;
 use cnimble_plugin::signal;
 
 use crate::client::Event;
-use crate::held::Held;
+use crate::held::AnyLease;
 use crate::ipc::Reply;
 use connections::{Connections, Incoming};
 use flags::Flags;
@@ -268,7 +268,7 @@ impl Daemon {
     ///
     /// An ADD whose lease cannot be written fails, and the lease is released. Returns the line for the log if a renewal
     /// could not be written or applied.
-    fn bound(&mut self, key: &str, now: u64, lease: &Held) -> Result<(), String> {
+    fn bound(&mut self, key: &str, now: u64, lease: &AnyLease) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
         let (owner, address) = (pod.wanted.owner.words(), lease.address());
         let seconds = lease.expires().saturating_sub(now) / 1000;
@@ -301,7 +301,7 @@ impl Daemon {
 
     /// Removes the addresses and routes of a lost lease, and notes in its file that the client looks for another.
     /// Returns a failure for the log.
-    fn lost(&mut self, key: &str, lease: &Held, why: &'static str) -> Result<(), String> {
+    fn lost(&mut self, key: &str, lease: &AnyLease, why: &'static str) -> Result<(), String> {
         let Some(pod) = self.pods.get_mut(key) else { return Ok(()) };
         let (owner, address) = (pod.wanted.owner.words(), lease.address());
         self.journal.log(&format!("{owner}: {address} is taken away: {why}"));

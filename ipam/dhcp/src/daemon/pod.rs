@@ -13,7 +13,7 @@ use super::interface::Interface;
 use super::speaker::{Driver, Speaker, Transport};
 use super::{four, six};
 use crate::client::{Client, EXPIRED, Lease};
-use crate::held::Held;
+use crate::held::AnyLease;
 use crate::ipc::{self, Family, LeaseRequest};
 
 /// An interface of a pod with a client of one family.
@@ -24,7 +24,7 @@ pub(super) struct Pod {
     pub(super) waiting: Option<(u64, u64)>,
     pub(super) speaker: Box<dyn Speaker>,
     /// The lease whose address and routes are on the interface.
-    applied: Option<Held>,
+    applied: Option<AnyLease>,
     /// Whether this process has dealt with the lifetime of the address for the present lease. False after a restart.
     has_lifetime: bool,
     /// Whether this process has given the address a finite lifetime. False after a restart, so the first round then
@@ -38,13 +38,13 @@ impl Pod {
     /// Finds the pod's interface, and makes its client. `known` is the hardware address and the lease from a file,
     /// which the client resumes. `None` is for a first lease.
     ///
-    /// Fails as [`Interface::find_interface`] does. Fails with code 3 if neither the hardware address nor the address of the
-    /// lease is on the interface.
+    /// Fails as [`Interface::find_interface`] does. Fails with code 3 if neither the hardware address nor the address
+    /// of the lease is on the interface.
     pub(super) fn find_pod(
         flags: &Flags,
         wanted: LeaseRequest,
         now: u64,
-        known: Option<(Mac, Option<Held>)>,
+        known: Option<(Mac, Option<AnyLease>)>,
         sent: Option<NetNs>,
     ) -> Result<Pod, Error> {
         let interface = Interface::find_interface(flags, &wanted, sent)?;
@@ -70,14 +70,14 @@ impl Pod {
     }
 
     /// Notes the lease that the waiting ADD receives. The plugin that called IPAM puts it on the interface.
-    pub(super) fn returned(&mut self, lease: &Held) {
+    pub(super) fn returned(&mut self, lease: &AnyLease) {
         self.applied = Some(lease.clone());
         (self.has_lifetime, self.is_temporary) = (false, false);
     }
 
     /// Applies a lease without a waiting ADD. Returns a description of the changes, or `None` if addresses and routes
     /// are the same. Fails if the interface could not be changed.
-    pub(super) fn renewed(&mut self, lease: &Held, now: u64) -> Result<Option<String>, Error> {
+    pub(super) fn renewed(&mut self, lease: &AnyLease, now: u64) -> Result<Option<String>, Error> {
         let change = match &self.applied {
             Some(old) if old.net() == lease.net() && self.routes(old) == self.routes(lease) => None,
             _ => Some(self.apply(lease)?),
@@ -90,16 +90,16 @@ impl Pod {
     }
 
     /// Returns the routes that the interface has by the lease.
-    fn routes(&self, lease: &Held) -> Vec<NewRoute> {
+    fn routes(&self, lease: &AnyLease) -> Vec<NewRoute> {
         apply::routes(&self.interface, lease, self.wanted.priority)
     }
 
     /// Changes the interface to the lease and describes that. The description includes what the kernel has refused.
-    fn apply(&self, lease: &Held) -> Result<String, Error> {
+    fn apply(&self, lease: &AnyLease) -> Result<String, Error> {
         let old = self.applied.as_ref();
         let refused = apply::apply(&self.interface, self.wanted.priority, old, Some(lease))?;
         let (ifname, to) = (&self.interface.ifname, lease.net());
-        let change = match old.map(Held::net) {
+        let change = match old.map(AnyLease::net) {
             Some(from) if from == to => format!("{ifname} has followed to other routes of {to}"),
             Some(from) => format!("{ifname} has followed from {from} to {to}"),
             None => format!("{ifname} has followed from nothing to {to}"),
@@ -137,7 +137,7 @@ impl Pod {
     }
 
     /// Returns the lease for CHECK. Fails with code 103 and the reason if it has ended.
-    pub(super) fn checked(&self, now: u64) -> Result<Held, Error> {
+    pub(super) fn checked(&self, now: u64) -> Result<AnyLease, Error> {
         let (ifname, lease) = (&self.interface.ifname, self.speaker.lease());
         let (address, why) = match (lease, self.lost) {
             (Some(lease), _) if lease.expires() > now => return Ok(lease),
@@ -151,7 +151,7 @@ impl Pod {
 
     /// Removes the lost lease from the interface, and keeps the reason for CHECK. Also reads the hardware address
     /// again, because tuning may have set another one since ADD. The next server answers to the present one.
-    pub(super) fn lose(&mut self, lease: &Held, why: &'static str) -> Result<(), Error> {
+    pub(super) fn lose(&mut self, lease: &AnyLease, why: &'static str) -> Result<(), Error> {
         self.lost = Some((lease.address(), why));
         if let Ok((_, Link { mac: Some(mac), .. })) = self.interface.inside() {
             self.interface.mac = mac;
@@ -179,9 +179,9 @@ fn speaker(
     wanted: &LeaseRequest,
     interface: &Interface,
     now: u64,
-    lease: Option<Held>,
+    lease: Option<AnyLease>,
 ) -> Box<dyn Speaker> {
-    fn driver<T: Transport + 'static>(client: Client<T>, lease: Option<Held>) -> Box<dyn Speaker> {
+    fn driver<T: Transport + 'static>(client: Client<T>, lease: Option<AnyLease>) -> Box<dyn Speaker> {
         Box::new(Driver::new(match lease.and_then(T::Lease::from_held) {
             Some(lease) => client.resume(lease),
             None => client,

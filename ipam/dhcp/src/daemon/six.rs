@@ -10,7 +10,7 @@ use super::speaker::{Packet, Purpose, Transport};
 use crate::client::{Client, ClientAction};
 use crate::ipc::LeaseOwner;
 use crate::v6::client::{ClientIdentity, Dhcp6};
-use crate::v6::message::{Answer, Question};
+use crate::v6::message::{Question, ServerMessage};
 use crate::v6::socket::{self, Socket};
 
 /// The number of the IA. Each client has its own DUID, so one is enough.
@@ -52,7 +52,7 @@ impl Transport for Dhcp6 {
         let actions = match packet.purpose {
             // The socket has a link-local address, which only servers and relays of the link reach. So their addresses
             // are link-local, too.
-            Purpose::Dhcp => Answer::parse(bytes, duid, *iaid)
+            Purpose::Dhcp => ServerMessage::parse(bytes, duid, *iaid)
                 .filter(|_| packet.from.is_unicast_link_local())
                 .map(|answer| client.answer(now, &answer)),
             Purpose::Probes => socket::advertised(bytes).map(|address| client.conflict(now, address)),

@@ -7,7 +7,7 @@ use cnimble_netlink::link::Mac;
 
 use super::interface::Interface;
 use crate::client::{Address, Client, ClientAction, Event, Lease, Protocol};
-use crate::held::Held;
+use crate::held::AnyLease;
 
 /// The largest packet that is read: a jumbo frame of Ethernet, in bytes.
 const LARGEST_PACKET: usize = 9216;
@@ -67,7 +67,7 @@ pub(super) trait Speaker {
     /// Returns the time at which [`Speaker::tick`] has something to do.
     fn next(&self) -> u64;
     /// Returns the lease, if the client has one.
-    fn lease(&self) -> Option<Held>;
+    fn lease(&self) -> Option<AnyLease>;
     /// Returns what the client has tried since it last had a lease, for the error text.
     fn tried(&self) -> String;
     /// Returns the open sockets, to wait for packets.
@@ -198,7 +198,7 @@ impl<T: Transport> Speaker for Driver<T> {
         self.client.next()
     }
 
-    fn lease(&self) -> Option<Held> {
+    fn lease(&self) -> Option<AnyLease> {
         self.client.lease.clone().map(Lease::held)
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use cnimble_leases::boot;
 use cnimble_os::files::Links;
 
-use crate::held::Held;
+use crate::held::AnyLease;
 use crate::ipc::{Family, LeaseRequest};
 
 /// The file that is locked while the lease daemon runs.
@@ -33,7 +33,7 @@ pub(crate) struct LeaseRecord {
     /// The hardware address of the interface.
     pub(crate) mac: [u8; 6],
     /// The lease. `None` if it was lost and the daemon looks for another.
-    pub(crate) lease: Option<Held>,
+    pub(crate) lease: Option<AnyLease>,
 }
 
 /// Returns the directory of the leases of the daemon at this socket.
@@ -156,7 +156,12 @@ impl LeaseDirectory {
     }
 
     /// Writes the file of a lease atomically. Without a lease, notes that the daemon looks for another.
-    pub(crate) fn write(&self, wanted: &LeaseRequest, mac: [u8; 6], lease: Option<&Held>) -> io::Result<()> {
+    pub(crate) fn write(
+        &self,
+        wanted: &LeaseRequest,
+        mac: [u8; 6],
+        lease: Option<&AnyLease>,
+    ) -> io::Result<()> {
         let key = wanted.key();
         let record =
             LeaseRecord { boot: self.boot.clone(), wanted: wanted.clone(), mac, lease: lease.cloned() };
@@ -197,12 +202,12 @@ mod tests {
         let path = file(&socket, &owner().key(Family::Ipv4));
         fs::write(&path, text.replace("BOOT", &store.boot)).unwrap();
         let records = store.load().unwrap();
-        let [LeaseRecord { wanted, lease: Some(Held::Four(lease)), .. }] = &records[..] else {
+        let [LeaseRecord { wanted, lease: Some(AnyLease::Four(lease)), .. }] = &records[..] else {
             panic!("{records:?}")
         };
         assert_eq!((wanted.family, lease.net().to_string()), (Family::Ipv4, "10.8.0.50/24".to_owned()));
         // DHCPv4 has the same form as before DHCPv6.
-        store.write(wanted, [2, 0, 0, 0, 0, 9], Some(&Held::Four(lease.clone()))).unwrap();
+        store.write(wanted, [2, 0, 0, 0, 0, 9], Some(&AnyLease::Four(lease.clone()))).unwrap();
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         let written = value(&fs::read_to_string(&path).unwrap());
         assert_eq!(written["wanted"], value(text)["wanted"]);
@@ -214,7 +219,7 @@ mod tests {
         let socket = dir.path().join("dhcp.sock");
         let store = LeaseDirectory::open(&socket).unwrap().unwrap();
         assert!(!has_any(&socket).unwrap());
-        let lease = Held::Six(v6::lease::Lease {
+        let lease = AnyLease::Six(v6::lease::Lease {
             address: "fd00::50".parse().unwrap(),
             server_id: vec![0, 3, 1],
             dns: cnimble_cni::Dns::default(),

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use cnimble_netlink::link::Mac;
 
 use super::lease::Lease;
-use super::message::{Answer, Question, To, Type, code};
+use super::message::{Question, ServerMessage, To, Type, code};
 use crate::client::{Client, ClientAction, ClientState, Protocol, REST, random};
 
 /// The first pause before a repetition, in milliseconds. Each next one is twice as long, up to
@@ -84,7 +84,7 @@ impl Dhcp4 {
 
 /// A step to a lease.
 #[derive(Debug, Default)]
-pub(crate) enum Step {
+pub(crate) enum AcquiringStep {
     /// The client searches for servers.
     #[default]
     Selecting,
@@ -102,7 +102,7 @@ pub(crate) enum Step {
 impl Protocol for Dhcp4 {
     type Lease = Lease;
     type Message = Question;
-    type Step = Step;
+    type Step = AcquiringStep;
 
     const SEARCH: &'static str = "DISCOVER";
 
@@ -110,10 +110,10 @@ impl Protocol for Dhcp4 {
         message.kind.word()
     }
 
-    fn requested(step: &Step) -> Option<Ipv4Addr> {
+    fn requested(step: &AcquiringStep) -> Option<Ipv4Addr> {
         match step {
-            Step::Selecting => None,
-            Step::Requesting { address, .. } => Some(*address),
+            AcquiringStep::Selecting => None,
+            AcquiringStep::Requesting { address, .. } => Some(*address),
         }
     }
 
@@ -123,12 +123,12 @@ impl Protocol for Dhcp4 {
 
     fn advance(client: &mut Client<Self>, now: u64) -> Vec<ClientAction<Self>> {
         match client.state {
-            ClientState::Acquiring(Step::Requesting { server, address, .. })
+            ClientState::Acquiring(AcquiringStep::Requesting { server, address, .. })
                 if client.protocol.tries < REQUESTS =>
             {
                 vec![client.request(now, server, address)]
             }
-            ClientState::Acquiring(Step::Requesting { .. }) => {
+            ClientState::Acquiring(AcquiringStep::Requesting { .. }) => {
                 client.start(now, now);
                 vec![client.discover(now)]
             }
@@ -154,7 +154,7 @@ impl Protocol for Dhcp4 {
 impl Client<Dhcp4> {
     /// Takes an answer that came from the hardware address `from`. Ignores answers to earlier messages, and those that
     /// do not fit the state, such as one of a server that was not chosen.
-    pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<ClientAction<Dhcp4>> {
+    pub(crate) fn answer(&mut self, now: u64, from: Mac, answer: &ServerMessage) -> Vec<ClientAction<Dhcp4>> {
         if answer.xid != self.protocol.xid {
             return Vec::new();
         }
@@ -163,9 +163,11 @@ impl Client<Dhcp4> {
             self.tally.answered(server.to_string());
         }
         match (&self.state, answer.kind) {
-            (ClientState::Acquiring(Step::Selecting), Type::Offer) => self.offered(now, from, answer),
+            (ClientState::Acquiring(AcquiringStep::Selecting), Type::Offer) => {
+                self.offered(now, from, answer)
+            }
             (
-                ClientState::Acquiring(Step::Requesting {
+                ClientState::Acquiring(AcquiringStep::Requesting {
                     server: chosen,
                     address,
                     holder: Some(holder),
@@ -176,13 +178,14 @@ impl Client<Dhcp4> {
                 let (server, address, holder) = (*chosen, *address, *holder);
                 self.decline(now, server, address, holder)
             }
-            (ClientState::Acquiring(Step::Requesting { server: chosen, address, probed, .. }), Type::Ack)
-                if server == Some(*chosen) =>
-            {
+            (
+                ClientState::Acquiring(AcquiringStep::Requesting { server: chosen, address, probed, .. }),
+                Type::Ack,
+            ) if server == Some(*chosen) => {
                 let probed = (*address, *probed);
                 self.acknowledged(now, from, answer, Some(probed))
             }
-            (ClientState::Acquiring(Step::Requesting { server: chosen, .. }), Type::Nak)
+            (ClientState::Acquiring(AcquiringStep::Requesting { server: chosen, .. }), Type::Nak)
                 if server == Some(*chosen) =>
             {
                 self.start(now, now + REST);
@@ -215,7 +218,7 @@ impl Client<Dhcp4> {
             return Vec::new();
         }
         match &mut self.state {
-            ClientState::Acquiring(Step::Requesting { holder, .. }) => {
+            ClientState::Acquiring(AcquiringStep::Requesting { holder, .. }) => {
                 *holder = Some(mac);
                 Vec::new()
             }
@@ -243,7 +246,7 @@ impl Client<Dhcp4> {
 
     /// Probes and requests the offered address, without waiting for other offers. An offer that is not usable is only
     /// noted, and the client waits for another.
-    fn offered(&mut self, now: u64, from: Mac, answer: &Answer) -> Vec<ClientAction<Dhcp4>> {
+    fn offered(&mut self, now: u64, from: Mac, answer: &ServerMessage) -> Vec<ClientAction<Dhcp4>> {
         let lease = match Lease::from_answer(answer, now, from, None) {
             Ok(lease) => lease,
             Err(why) => {
@@ -251,7 +254,8 @@ impl Client<Dhcp4> {
             }
         };
         let (server, address) = (lease.server, lease.address);
-        self.state = ClientState::Acquiring(Step::Requesting { server, address, probed: now, holder: None });
+        self.state =
+            ClientState::Acquiring(AcquiringStep::Requesting { server, address, probed: now, holder: None });
         self.protocol.tries = 0;
         vec![ClientAction::Probe(address), self.request(now, server, address)]
     }
@@ -262,7 +266,7 @@ impl Client<Dhcp4> {
         &mut self,
         now: u64,
         from: Mac,
-        answer: &Answer,
+        answer: &ServerMessage,
         probed: Option<(Ipv4Addr, u64)>,
     ) -> Vec<ClientAction<Dhcp4>> {
         match Lease::from_answer(answer, now, from, self.lease.as_ref()) {
@@ -307,7 +311,7 @@ impl Client<Dhcp4> {
 }
 
 /// Returns the server's words for a NAK, escaped and cut to 80 characters.
-fn refusal(answer: &Answer) -> String {
+fn refusal(answer: &ServerMessage) -> String {
     let server = answer.address_of(code::SERVER).unwrap_or(Ipv4Addr::UNSPECIFIED);
     let why = answer.option(code::MESSAGE).map(String::from_utf8_lossy).unwrap_or_default();
     let why: String = why.chars().take(80).flat_map(char::escape_debug).collect();

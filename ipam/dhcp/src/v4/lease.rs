@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use cnimble_cni::{Dns, Route};
 use cnimble_netlink::link::Mac;
 
-use super::message::{Answer, code};
+use super::message::{ServerMessage, code};
 use crate::domains;
 
 /// The duration of a lease if the server gives none, as in the Go plugin.
@@ -51,7 +51,7 @@ impl Lease {
     /// A renewal may omit the server and the subnet mask. They are then those of `before`. Without `before` both are
     /// needed. Router, routes and DNS settings are always those of `answer`.
     pub(crate) fn from_answer(
-        answer: &Answer,
+        answer: &ServerMessage,
         now: u64,
         mac: Mac,
         before: Option<&Lease>,
@@ -134,7 +134,7 @@ struct Times {
 impl Times {
     /// Returns the times of an answer. Inconsistent ones are replaced by half and seven eighths of the duration (RFC
     /// 2131, section 4.4.5).
-    fn from_answer(answer: &Answer) -> Times {
+    fn from_answer(answer: &ServerMessage) -> Times {
         let lease = answer.number(code::LEASE_TIME).unwrap_or(DEFAULT_SECONDS).max(SHORTEST_SECONDS);
         let (half, late) = (lease / 2, lease - lease / 8);
         let renew = answer.number(code::RENEWAL).unwrap_or(half);
@@ -165,7 +165,7 @@ fn prefix(mask: &[u8]) -> Option<u8> {
 
 /// Returns the classless routes (RFC 3442), or else the static ones and the default route through the router. Each gets
 /// the MTU. A router outside of `net` gets an on-link route, as with other clients: clouds give addresses of 32 bits.
-fn routes(answer: &Answer, gateway: Option<Ipv4Addr>, net: Option<Ipv4Network>) -> Vec<Route> {
+fn routes(answer: &ServerMessage, gateway: Option<Ipv4Addr>, net: Option<Ipv4Network>) -> Vec<Route> {
     let classless = [code::CLASSLESS_ROUTES, code::CLASSLESS_ROUTES_MS];
     let classless = classless.into_iter().filter_map(|code| answer.option(code));
     let mut routes = match classless.map(classless_routes).find(|routes| !routes.is_empty()) {
@@ -204,7 +204,7 @@ fn classless_routes(mut bytes: &[u8]) -> Vec<Route> {
 
 /// Returns the destination, prefix length and router of static routes (RFC 2132, section 5.8). The class of a
 /// destination decides its prefix length. Default routes are left out.
-fn static_routes(answer: &Answer) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
+fn static_routes(answer: &ServerMessage) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
     let addresses: Vec<Ipv4Addr> = answer.addresses(code::STATIC_ROUTES).collect();
     let pairs = addresses.as_chunks::<2>().0.iter();
     pairs
@@ -236,7 +236,7 @@ fn route(destination: Ipv4Addr, prefix: u8, router: Ipv4Addr) -> Option<Route> {
 }
 
 /// Returns the DNS settings of an answer. Invalid names are left out.
-fn dns(answer: &Answer) -> Dns {
+fn dns(answer: &ServerMessage) -> Dns {
     let servers = answer.addresses(code::NAME_SERVERS).filter(|server| !server.is_unspecified());
     let mut dns = Dns::default();
     dns.nameservers = servers.map(|server| server.to_string()).collect();
@@ -248,7 +248,7 @@ fn dns(answer: &Answer) -> Dns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::held::{self, Held};
+    use crate::held::{self, AnyLease};
     use crate::v4::message::Type;
     use crate::v4::message::tests::{MAC, answer};
 
@@ -258,7 +258,7 @@ mod tests {
     const ROUTER: (u8, &[u8]) = (code::ROUTERS, &[10, 1, 2, 1]);
 
     fn read(address: Ipv4Addr, options: &[(u8, &[u8])]) -> Result<Lease, &'static str> {
-        let answer = Answer::parse(&answer(Type::Ack, 1, address, options), MAC).unwrap();
+        let answer = ServerMessage::parse(&answer(Type::Ack, 1, address, options), MAC).unwrap();
         Lease::from_answer(&answer, 1000, MAC, None)
     }
 
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_lease_has_address_gateway_and_routes() {
         let lease = read(ADDRESS, &[SERVER, MASK, ROUTER, (code::MTU, &[5, 120])]).unwrap();
-        let result = held::result(&[Held::Four(lease.clone())], Some(7));
+        let result = held::result(&[AnyLease::Four(lease.clone())], Some(7));
         assert_eq!(result.ips[0].address.to_string(), "10.1.2.50/24");
         assert_eq!(result.ips[0].gateway, Some(IpAddr::from([10, 1, 2, 1])));
         assert_eq!(texts(&lease), ["0.0.0.0/0 via 10.1.2.1"]);

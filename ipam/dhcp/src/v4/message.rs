@@ -134,7 +134,7 @@ impl Question {
 
 /// A message of a server.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct ServerMessage {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
     /// The address that the server offers or assigns.
@@ -142,10 +142,10 @@ pub(crate) struct Answer {
     options: BTreeMap<u8, Vec<u8>>,
 }
 
-impl Answer {
+impl ServerMessage {
     /// Reads an answer to the client with this hardware address. `None` for any other message, for one without a type,
     /// and for types that only clients send.
-    pub(crate) fn parse(bytes: &[u8], mac: Mac) -> Option<Answer> {
+    pub(crate) fn parse(bytes: &[u8], mac: Mac) -> Option<ServerMessage> {
         if *bytes.first()? != 2 || bytes.get(28..34)? != mac.0 || bytes.get(HEADER..HEADER + 4)? != COOKIE {
             return None;
         }
@@ -166,7 +166,7 @@ impl Answer {
             _ => return None,
         };
         matches!(kind, Type::Offer | Type::Ack | Type::Nak).then_some(())?;
-        Some(Answer { kind, xid, address: address.into(), options })
+        Some(ServerMessage { kind, xid, address: address.into(), options })
     }
 
     /// Returns the value of an option, or `None` without the option.
@@ -234,18 +234,18 @@ pub(crate) mod tests {
             [(code::SERVER, &server[..]), (code::MESSAGE, &long), (code::LEASE_TIME, &[0, 0, 1, 0])];
         let address = Ipv4Addr::new(10, 0, 0, 9);
         let bytes = answer(Type::Ack, 77, address, &options);
-        let read = Answer::parse(&bytes, MAC).unwrap();
+        let read = ServerMessage::parse(&bytes, MAC).unwrap();
         assert_eq!((read.kind, read.xid, read.address), (Type::Ack, 77, address));
         assert_eq!(read.option(code::MESSAGE), Some(long.as_slice()));
         assert_eq!(read.number(code::LEASE_TIME), Some(256));
         assert_eq!(read.address_of(code::SERVER), Some(server.into()));
-        assert!(Answer::parse(&bytes, Mac([1; 6])).is_none());
+        assert!(ServerMessage::parse(&bytes, Mac([1; 6])).is_none());
         for length in 0..bytes.len() {
-            let cut = Answer::parse(&bytes[..length], MAC);
+            let cut = ServerMessage::parse(&bytes[..length], MAC);
             assert!(length >= 243 || cut.is_none(), "{length}");
         }
         for kind in [Type::Discover, Type::Request, Type::Decline, Type::Release] {
-            assert!(Answer::parse(&answer(kind, 1, address, &[]), MAC).is_none(), "{kind:?}");
+            assert!(ServerMessage::parse(&answer(kind, 1, address, &[]), MAC).is_none(), "{kind:?}");
         }
     }
 
@@ -254,7 +254,7 @@ pub(crate) mod tests {
         let mut bytes = answer(Type::Offer, 1, Ipv4Addr::LOCALHOST, &[(code::OVERLOAD, &[3])]);
         bytes[44..50].copy_from_slice(&[code::ROUTERS, 4, 10, 0, 0, 1]);
         bytes[108..112].copy_from_slice(&[code::MTU, 2, 5, 120]);
-        let read = Answer::parse(&bytes, MAC).unwrap();
+        let read = ServerMessage::parse(&bytes, MAC).unwrap();
         assert_eq!(read.address_of(code::ROUTERS), Some(Ipv4Addr::new(10, 0, 0, 1)));
         assert_eq!(read.option(code::MTU), Some(&[5, 120][..]));
     }

@@ -4,9 +4,9 @@ use std::net::Ipv6Addr;
 
 use cnimble_cni::hash;
 
-use super::client::{Dhcp6, Offer, Step};
+use super::client::{AcquiringStep, Dhcp6, Offer};
 use super::lease::Lease;
-use super::message::{Answer, Status, Type};
+use super::message::{ServerMessage, Status, Type};
 use crate::client::{Client, ClientAction, ClientState, REST};
 
 /// The preference of an offer that is taken without waiting for other servers (RFC 8415, section 21.8).
@@ -15,7 +15,7 @@ const FIRST_CHOICE: u8 = 255;
 impl Client<Dhcp6> {
     /// Takes an answer. Ignores answers to earlier messages, and those that do not fit the state, such as one of a
     /// server that was not chosen. The pause between two Solicits that a server sets is kept.
-    pub(crate) fn answer(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
+    pub(crate) fn answer(&mut self, now: u64, answer: &ServerMessage) -> Vec<ClientAction<Dhcp6>> {
         if answer.xid != self.protocol.xid || self.protocol.pauses.sent == 0 {
             return Vec::new();
         }
@@ -24,20 +24,22 @@ impl Client<Dhcp6> {
             self.protocol.solicit_pause = Some(u64::from(seconds) * 1000);
         }
         match (&self.state, answer.kind) {
-            (ClientState::Acquiring(Step::Soliciting(_)), Type::Advertise) => self.advertised(now, answer),
-            (ClientState::Acquiring(Step::Soliciting(_)), Type::Reply) if answer.rapid => {
+            (ClientState::Acquiring(AcquiringStep::Soliciting(_)), Type::Advertise) => {
+                self.advertised(now, answer)
+            }
+            (ClientState::Acquiring(AcquiringStep::Soliciting(_)), Type::Reply) if answer.rapid => {
                 match Lease::from_answer(answer, now, None) {
                     Ok(lease) => self.take_lease(now, lease, None),
                     Err(why) => self.note_refusal(answer, why),
                 }
             }
-            (ClientState::Acquiring(Step::Requesting { server, address, probed }), Type::Reply)
+            (ClientState::Acquiring(AcquiringStep::Requesting { server, address, probed }), Type::Reply)
                 if *server == answer.server =>
             {
                 let probed = (*address, *probed);
                 self.replied(now, answer, probed)
             }
-            (ClientState::Acquiring(Step::Declining { server, .. }), Type::Reply)
+            (ClientState::Acquiring(AcquiringStep::Declining { server, .. }), Type::Reply)
                 if *server == answer.server =>
             {
                 self.start(now, now + REST);
@@ -58,7 +60,7 @@ impl Client<Dhcp6> {
 
     /// Takes an offer. During the first pause of the search, the client only keeps the one with the highest preference.
     /// After that pause it takes the first one.
-    fn advertised(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
+    fn advertised(&mut self, now: u64, answer: &ServerMessage) -> Vec<ClientAction<Dhcp6>> {
         let lease = match Lease::from_answer(answer, now, None) {
             Ok(lease) => lease,
             Err(why) => return self.note_refusal(answer, why),
@@ -67,7 +69,9 @@ impl Client<Dhcp6> {
         if offer.preference == FIRST_CHOICE || self.protocol.pauses.sent > 1 {
             return self.choose(now, offer);
         }
-        let ClientState::Acquiring(Step::Soliciting(best)) = &mut self.state else { return Vec::new() };
+        let ClientState::Acquiring(AcquiringStep::Soliciting(best)) = &mut self.state else {
+            return Vec::new();
+        };
         if best.as_ref().is_none_or(|best| best.preference < offer.preference) {
             *best = Some(offer);
         }
@@ -84,14 +88,19 @@ impl Client<Dhcp6> {
         if !self.has(address) {
             actions.push(ClientAction::Probe(address));
         }
-        let step = Step::Requesting { server: server.clone(), address, probed: now };
+        let step = AcquiringStep::Requesting { server: server.clone(), address, probed: now };
         self.enter(now, ClientState::Acquiring(step), now);
         actions.push(ClientAction::Send(self.message(now, Type::Request, Some(server), Some(address))));
         actions
     }
 
     /// Takes the answer to a Request: a lease, or a refusal. After a refusal the client searches again after a pause.
-    fn replied(&mut self, now: u64, answer: &Answer, probed: (Ipv6Addr, u64)) -> Vec<ClientAction<Dhcp6>> {
+    fn replied(
+        &mut self,
+        now: u64,
+        answer: &ServerMessage,
+        probed: (Ipv6Addr, u64),
+    ) -> Vec<ClientAction<Dhcp6>> {
         match Lease::from_answer(answer, now, self.lease.as_ref()) {
             Ok(lease) => self.take_lease(now, lease, Some(probed)),
             Err(why) => {
@@ -108,7 +117,7 @@ impl Client<Dhcp6> {
 
     /// Takes the answer to a Renew or a Rebind (RFC 8415, section 18.2.10.1). Depending on the refusal, the client
     /// requests its address again, loses the lease, or keeps it until its end.
-    fn prolonged(&mut self, now: u64, answer: &Answer) -> Vec<ClientAction<Dhcp6>> {
+    fn prolonged(&mut self, now: u64, answer: &ServerMessage) -> Vec<ClientAction<Dhcp6>> {
         let Some(before) = self.lease.clone() else { return Vec::new() };
         match Lease::from_answer(answer, now, Some(&before)) {
             Ok(lease) => self.take_lease(now, lease, None),
@@ -137,7 +146,7 @@ impl Client<Dhcp6> {
 
     /// Notes why there is no lease, for the error of ADD, and returns the line for the log. A status of the server
     /// precedes `why`.
-    fn note_refusal(&mut self, answer: &Answer, why: &str) -> Vec<ClientAction<Dhcp6>> {
+    fn note_refusal(&mut self, answer: &ServerMessage, why: &str) -> Vec<ClientAction<Dhcp6>> {
         let why = answer.refusal().map_or_else(|| why.to_owned(), Status::words);
         let kind = answer.kind.word();
         self.tally.note_refusal(why.clone());

@@ -56,7 +56,7 @@ pub(crate) struct Offer {
 
 /// A step to a lease.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum AcquiringStep {
     /// The client searches for servers, and has this best offer until now.
     Soliciting(Option<Offer>),
     /// The client asks this server for the address. The link was probed for it at `probed`.
@@ -65,16 +65,16 @@ pub(crate) enum Step {
     Declining { server: Vec<u8>, address: Ipv6Addr },
 }
 
-impl Default for Step {
+impl Default for AcquiringStep {
     fn default() -> Self {
-        Step::Soliciting(None)
+        AcquiringStep::Soliciting(None)
     }
 }
 
 impl Protocol for Dhcp6 {
     type Lease = Lease;
     type Message = Question;
-    type Step = Step;
+    type Step = AcquiringStep;
 
     const SEARCH: &'static str = "Solicit";
 
@@ -82,10 +82,10 @@ impl Protocol for Dhcp6 {
         message.kind.word()
     }
 
-    fn requested(step: &Step) -> Option<Ipv6Addr> {
+    fn requested(step: &AcquiringStep) -> Option<Ipv6Addr> {
         match step {
-            Step::Requesting { address, .. } => Some(*address),
-            Step::Soliciting(_) | Step::Declining { .. } => None,
+            AcquiringStep::Requesting { address, .. } => Some(*address),
+            AcquiringStep::Soliciting(_) | AcquiringStep::Declining { .. } => None,
         }
     }
 
@@ -96,23 +96,23 @@ impl Protocol for Dhcp6 {
     fn advance(client: &mut Client<Self>, now: u64) -> Vec<ClientAction<Self>> {
         let ClientState::Acquiring(step) = &mut client.state else { return Vec::new() };
         match step {
-            Step::Soliciting(offer) => match offer.take() {
+            AcquiringStep::Soliciting(offer) => match offer.take() {
                 Some(offer) => client.choose(now, offer),
                 None => vec![client.solicit(now)],
             },
-            Step::Requesting { .. } if client.protocol.pauses.is_over(pause::REQUEST) => {
+            AcquiringStep::Requesting { .. } if client.protocol.pauses.is_over(pause::REQUEST) => {
                 client.start(now, now);
                 vec![client.solicit(now)]
             }
-            Step::Requesting { server, address, .. } => {
+            AcquiringStep::Requesting { server, address, .. } => {
                 let (server, address) = (server.clone(), *address);
                 vec![ClientAction::Send(client.message(now, Type::Request, Some(server), Some(address)))]
             }
-            Step::Declining { .. } if client.protocol.pauses.is_over(pause::DECLINE) => {
+            AcquiringStep::Declining { .. } if client.protocol.pauses.is_over(pause::DECLINE) => {
                 client.start(now, now + REST);
                 Vec::new()
             }
-            Step::Declining { server, address } => {
+            AcquiringStep::Declining { server, address } => {
                 let (server, address) = (server.clone(), *address);
                 vec![ClientAction::Send(client.message(now, Type::Decline, Some(server), Some(address)))]
             }
@@ -140,13 +140,17 @@ impl Client<Dhcp6> {
             return Vec::new();
         }
         let server = match &self.state {
-            ClientState::Acquiring(Step::Requesting { server, .. }) => server.clone(),
+            ClientState::Acquiring(AcquiringStep::Requesting { server, .. }) => server.clone(),
             ClientState::Probing(lease) => lease.server_id.clone(),
             _ => return Vec::new(),
         };
         self.preferred = self.preferred.filter(|preferred| *preferred != address);
         self.tally.note_refusal(format!("another host has {address}"));
-        self.enter(now, ClientState::Acquiring(Step::Declining { server: server.clone(), address }), now);
+        self.enter(
+            now,
+            ClientState::Acquiring(AcquiringStep::Declining { server: server.clone(), address }),
+            now,
+        );
         let decline = ClientAction::Send(self.message(now, Type::Decline, Some(server), Some(address)));
         vec![ClientAction::log(format!("{address} is declined: another host has it")), decline]
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use cnimble_cni::Dns;
 
 use super::FOR_EVER;
-use super::message::{Answer, Given};
+use super::message::{Given, ServerMessage};
 
 /// The shortest lifetime that counts, because a server must not make the client send without a pause.
 const SHORTEST_SECONDS: u32 = 2;
@@ -38,7 +38,7 @@ impl Lease {
     /// addresses, that of `before` is taken, or else the first usable one. A renewal may omit the DNS settings, which
     /// are then those of `before`.
     pub(crate) fn from_answer(
-        answer: &Answer,
+        answer: &ServerMessage,
         now: u64,
         before: Option<&Lease>,
     ) -> Result<Lease, &'static str> {
@@ -132,7 +132,7 @@ pub(crate) fn is_usable(address: Ipv6Addr) -> bool {
 }
 
 /// Returns the DNS settings of an answer, or `None` if the server gives none.
-fn dns(answer: &Answer) -> Option<Dns> {
+fn dns(answer: &ServerMessage) -> Option<Dns> {
     let servers =
         answer.name_servers.iter().filter(|server| !server.is_unspecified() && !server.is_multicast());
     let nameservers: Vec<String> = servers.map(|server| IpAddr::V6(*server).to_string()).collect();
@@ -154,7 +154,7 @@ mod tests {
     const ANOTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x60);
 
     fn read(options: &[Vec<u8>], before: Option<&Lease>) -> Result<Lease, &'static str> {
-        let answer = Answer::parse(&message(Type::Reply, 1, SERVER, options), DUID, IAID).unwrap();
+        let answer = ServerMessage::parse(&message(Type::Reply, 1, SERVER, options), DUID, IAID).unwrap();
         Lease::from_answer(&answer, 1000, before)
     }
 

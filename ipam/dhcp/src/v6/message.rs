@@ -170,7 +170,7 @@ pub(crate) struct Ia {
 
 /// A message of a server.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct ServerMessage {
     pub(crate) kind: Type,
     pub(crate) xid: u32,
     /// The DUID of the server.
@@ -188,10 +188,10 @@ pub(crate) struct Answer {
     pub(crate) longest_pause: Option<u32>,
 }
 
-impl Answer {
+impl ServerMessage {
     /// Reads an answer to the client with this DUID. `None` for other messages, and for those without a valid server
     /// (RFC 8415, section 16).
-    pub(crate) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<Answer> {
+    pub(crate) fn parse(bytes: &[u8], duid: &[u8], iaid: u32) -> Option<ServerMessage> {
         let (header, options) = bytes.split_at_checked(HEADER)?;
         let &[kind, a, b, c] = header else { return None };
         let kind = [Type::Advertise, Type::Reply].into_iter().find(|known| *known as u8 == kind)?;
@@ -210,7 +210,7 @@ impl Answer {
         }
         let longest_pause = once.get(&code::SOL_MAX_RT).and_then(|value| (*value).try_into().ok());
         let addresses = once.get(&code::NAME_SERVERS).copied().unwrap_or_default();
-        Some(Answer {
+        Some(ServerMessage {
             kind,
             xid: u32::from_be_bytes([0, a, b, c]),
             server: server.to_vec(),

@@ -35,21 +35,21 @@ const DEVICE: &str = "ifb";
 
 /// Follows links, addresses, routes, forwarding, traffic control and packet rules of one network namespace.
 ///
-/// A message that only adds something is no disturbance, nor is one about an object that goes with its pod: a DEL removes
-/// the elements and the limits of a pod, and then its link.
+/// A message that only adds something is no disturbance, nor is one about an object that goes with its pod: a DEL
+/// removes the elements and the limits of a pod, and then its link.
 #[derive(Debug)]
 pub struct Disturbances {
     host: Socket,
     /// `None` on a kernel without nf_tables.
     rules: Option<Rules>,
-    seen: Seen,
+    seen: PendingChanges,
 }
 
 /// What has been read since the last [`Disturbances::take_changes`], and the known state of links.
 #[derive(Debug, Default)]
-struct Seen {
-    /// Links that are down, or have lost a bridge, an address, a route, a flag or forwarding. If the link itself goes, so
-    /// does its pod.
+struct PendingChanges {
+    /// Links that are down, or have lost a bridge, an address, a route, a flag or forwarding. If the link itself goes,
+    /// so does its pod.
     suspects: BTreeSet<u32>,
     /// Links that have lost a part of traffic control.
     unlimited: BTreeSet<u32>,
@@ -104,7 +104,7 @@ impl Disturbances {
             .map(|socket| Some(Rules { socket, tables, own, takes: false, losers: BTreeSet::new() }))
             .default_for(&[Errno::EPROTONOSUPPORT])?;
         let host = listen(Protocol::Route, &groups)?;
-        let mut seen = Seen::default();
+        let mut seen = PendingChanges::default();
         for link in Netlink::open()?.links(&Filter::default())? {
             if let Some((port, frames)) = link.port.zip(link.frames) {
                 seen.ports.insert(link.index, Flags { port, frames });
@@ -155,12 +155,12 @@ impl Disturbances {
     /// deleted with what they lost.
     pub fn take_changes(&mut self) -> Option<String> {
         let is_disturbed = self.seen.is_disturbed();
-        let seen = Seen {
+        let seen = PendingChanges {
             links: std::mem::take(&mut self.seen.links),
             ports: std::mem::take(&mut self.seen.ports),
-            ..Seen::default()
+            ..PendingChanges::default()
         };
-        let Seen { suspects, losers, found, process, .. } = std::mem::replace(&mut self.seen, seen);
+        let PendingChanges { suspects, losers, found, process, .. } = std::mem::replace(&mut self.seen, seen);
         if !is_disturbed {
             return None;
         }
@@ -170,7 +170,7 @@ impl Disturbances {
     }
 }
 
-impl Seen {
+impl PendingChanges {
     fn is_disturbed(&self) -> bool {
         self.is_surely_disturbed() || !self.losers.is_empty() || !self.unlimited.is_empty()
     }

@@ -16,7 +16,7 @@ const OPTION: &str = "--cri";
 
 /// A runtime that is asked each time, so that a verdict uses the current list.
 #[derive(Debug)]
-struct Asked {
+struct QueriedRuntime {
     socket: PathBuf,
 }
 
@@ -26,14 +26,14 @@ pub(crate) fn runtime(given: &OsStr, what: &str) -> Result<Arc<dyn Runtime>, Rep
     let socket = find_socket(Some(given)).map_err(|err| report_by(what, &err, OPTION))?;
     blocking(&socket, |client| async move { client.sandboxes().await })
         .map_err(|err| report_by(what, &err, OPTION))?;
-    Ok(Arc::new(Asked { socket }))
+    Ok(Arc::new(QueriedRuntime { socket }))
 }
 
 fn failed(err: &CriError) -> Error {
     Error::new(Code::TRY_AGAIN_LATER, format!("the container runtime: {err}"))
 }
 
-impl Runtime for Asked {
+impl Runtime for QueriedRuntime {
     fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
         let listed = blocking(&self.socket, |client| async move { client.sandboxes().await });
         let sandboxes = listed.map_err(|err| failed(&err))?.into_iter();

@@ -54,7 +54,7 @@ struct Inspected {
 
 impl Serialize for Inspected {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let side = |column: fn(&sides::Line) -> &Vec<String>| {
+        let side = |column: fn(&sides::PropertyRow) -> &Vec<String>| {
             let of = self.sides.lines.iter().map(|line| (line.what, column(line)));
             of.collect::<BTreeMap<_, _>>()
         };
@@ -71,7 +71,7 @@ impl Serialize for Inspected {
 impl View for Inspected {
     fn text(&self, paint: Paint) -> String {
         let Inspected { runtime, sides } = self;
-        let lines: Vec<Vec<String>> = sides.lines.iter().flat_map(sides::Line::cells).collect();
+        let lines: Vec<Vec<String>> = sides.lines.iter().flat_map(sides::PropertyRow::cells).collect();
         let differences: Vec<_> = sides.differences.iter().map(|how| ("differs", paint.bad(how))).collect();
         let table = table(&["", "RUNTIME", "CACHE", "KERNEL"], &lines, paint);
         let (title, differences) = (paint.bold(&runtime.title()), rows(&differences, paint));

@@ -26,7 +26,7 @@ use super::report::{Exit, Report, usage};
 use super::{Session, network};
 use metrics::Metrics;
 use show::Show;
-use state::{About, Added, KnownAttachments};
+use state::{About, AddResult, KnownAttachments};
 use watch::{Sign, Watch};
 
 /// The greatest size of a lease file that is read.
@@ -38,7 +38,7 @@ const ROUNDS: usize = 32;
 const WHAT: &str = "can't follow events";
 
 /// Why the command ends.
-enum End {
+enum StopReason {
     /// The reader closed its end of the pipe.
     Unread,
     /// Stdout can't be written.
@@ -47,17 +47,17 @@ enum End {
     Failed(String),
 }
 
-impl From<String> for End {
+impl From<String> for StopReason {
     fn from(why: String) -> Self {
-        End::Failed(why)
+        StopReason::Failed(why)
     }
 }
 
-impl From<io::Error> for End {
+impl From<io::Error> for StopReason {
     fn from(err: io::Error) -> Self {
         match err.kind() {
-            io::ErrorKind::BrokenPipe => End::Unread,
-            _ => End::Unwritten(err),
+            io::ErrorKind::BrokenPipe => StopReason::Unread,
+            _ => StopReason::Unwritten(err),
         }
     }
 }
@@ -79,9 +79,9 @@ pub(super) fn events(session: &Session, given: &Events) -> Result<(), Report> {
             Err(why) => return Err(Report::because(Exit::Files, WHAT, why)),
         };
     match follower.follow() {
-        End::Unread => Ok(()),
-        End::Unwritten(err) => Err(unwritten(&err)),
-        End::Failed(why) => Err(Report::because(Exit::Files, WHAT, why)),
+        StopReason::Unread => Ok(()),
+        StopReason::Unwritten(err) => Err(unwritten(&err)),
+        StopReason::Failed(why) => Err(Report::because(Exit::Files, WHAT, why)),
     }
 }
 
@@ -108,23 +108,23 @@ impl Follower {
     }
 
     /// Shows events until an error ends that.
-    fn follow(&mut self) -> End {
-        let outcome = self.show.begin(self.state.attached()).map_err(End::from);
+    fn follow(&mut self) -> StopReason {
+        let outcome = self.show.begin(self.state.attached()).map_err(StopReason::from);
         let outcome = outcome.and_then(|()| {
             loop {
-                self.watch.wait().map_err(|err| End::Failed(err.to_string()))?;
+                self.watch.wait().map_err(|err| StopReason::Failed(err.to_string()))?;
                 self.round()?;
             }
         });
         match outcome {
-            Ok(()) => End::Unread,
+            Ok(()) => StopReason::Unread,
             Err(end) => end,
         }
     }
 
     /// Reads until the queues are empty, and shows the events. If new signs keep coming, it shows the finished ADDs and
     /// DELs but draws no conclusions from what is missing.
-    fn round(&mut self) -> Result<(), End> {
+    fn round(&mut self) -> Result<(), StopReason> {
         let mut all = false;
         for _ in 0..ROUNDS {
             let signs = self.watch.read()?;
@@ -142,7 +142,7 @@ impl Follower {
     }
 
     /// Passes a sign to the state. After a loss of notifications it reads everything again.
-    fn handle_sign(&mut self, sign: Sign) -> Result<(), End> {
+    fn handle_sign(&mut self, sign: Sign) -> Result<(), StopReason> {
         let now = Instant::now();
         match sign {
             Sign::Link(LinkNotice::Seen(link)) => self.state.link(now, link.index, &link.alias),
@@ -189,7 +189,7 @@ impl Follower {
                 let identity = std::fs::symlink_metadata(path).ok();
                 match (entry, identity) {
                     (Some(entry), Some(meta)) => {
-                        let added = Added {
+                        let added = AddResult {
                             owner: owner_of(&entry),
                             identity: (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec()),
                             about: about(&entry),

@@ -55,7 +55,7 @@ pub(super) struct About {
 pub(super) type Identity = (u64, u64, i64, i64);
 
 /// The result of an ADD, as the cache has it.
-pub(super) struct Added {
+pub(super) struct AddResult {
     pub(super) owner: Owner,
     pub(super) identity: Identity,
     pub(super) about: About,
@@ -252,8 +252,8 @@ impl KnownAttachments {
     }
 
     /// Records a result, which completes an ADD. A second notification of the same file is ignored.
-    pub(super) fn entry(&mut self, now: Instant, path: &Path, added: Added) {
-        let Added { owner, identity, about } = added;
+    pub(super) fn entry(&mut self, now: Instant, path: &Path, added: AddResult) {
+        let AddResult { owner, identity, about } = added;
         let (tag, now) = (owner.tag(), self.moment(now));
         let Some(known) = self.known(&tag, owner.clone()) else { return };
         // A repeated notification of the same file.

@@ -26,7 +26,7 @@ use super::run::notify;
 use super::style::count;
 use super::{Session, args, services};
 use fights::Fights;
-use pace::{Outcome, Pace};
+use pace::{Pace, RoundOutcome};
 
 /// The time in which the notifications of one change arrive. A DEL removes the link after its addresses.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -68,7 +68,7 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
                 let doctor = Doctor { invoker: &invoker, ..doctor::new(session, &given.leases.data_dir, 0) };
                 let outcome = guard.repair_losses(&doctor, &cause).await.unwrap_or_else(|err| {
                     log::warn!("the node could not be examined: {err}");
-                    Outcome::Failed
+                    RoundOutcome::Failed
                 });
                 pace.looked(begun, Instant::now(), processor_time().saturating_sub(before), outcome);
             }
@@ -182,7 +182,7 @@ impl Guard {
     ///
     /// # Errors
     /// Fails if the node can't be examined. A failed repair is logged, and part of the outcome.
-    async fn repair_losses(&mut self, doctor: &Doctor<'_>, cause: &str) -> Result<Outcome, Error> {
+    async fn repair_losses(&mut self, doctor: &Doctor<'_>, cause: &str) -> Result<RoundOutcome, Error> {
         let begun = Instant::now();
         let mut lost = doctor.lost().await?;
         lost.retain(|finding| !self.fights.is_paused(&Object::from_finding(finding), begun));
@@ -218,11 +218,11 @@ impl Guard {
         }
         let end = self.fights.next(Instant::now());
         Ok(match (self.failures.is_empty(), repaired.is_empty(), end) {
-            _ if !locked.is_empty() => Outcome::Waiting,
-            (false, _, _) => Outcome::Failed,
-            (true, _, Some(end)) => Outcome::Paused(end),
-            (true, false, None) => Outcome::Repaired,
-            (true, true, None) => Outcome::Quiet,
+            _ if !locked.is_empty() => RoundOutcome::Waiting,
+            (false, _, _) => RoundOutcome::Failed,
+            (true, _, Some(end)) => RoundOutcome::Paused(end),
+            (true, false, None) => RoundOutcome::Repaired,
+            (true, true, None) => RoundOutcome::Quiet,
         })
     }
 

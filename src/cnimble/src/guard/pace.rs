@@ -31,7 +31,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// The outcome of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RoundOutcome {
     /// Nothing was lost.
     Quiet,
     /// Something was lost and repaired, and no repair failed.
@@ -92,23 +92,23 @@ impl Pace {
     }
 
     /// Records a look, and plans the next one. `cost` is the processor time that it took.
-    pub(super) fn looked(&mut self, begun: Instant, ended: Instant, cost: Duration, outcome: Outcome) {
+    pub(super) fn looked(&mut self, begun: Instant, ended: Instant, cost: Duration, outcome: RoundOutcome) {
         let debt = self.pay(ended, cost);
         let pause = match outcome {
-            Outcome::Repaired => Duration::ZERO,
+            RoundOutcome::Repaired => Duration::ZERO,
             _ => (cost * SHARE).min(LONGEST),
         };
         self.free = ended + pause.max(debt * PARTS);
         let regular = ended + REGULAR.max(cost * REGULAR_SHARE);
         self.due = match outcome {
-            Outcome::Failed => regular.min(ended + self.retry),
-            Outcome::Waiting => ended + RETRY,
-            Outcome::Paused(end) => regular.min(end),
-            Outcome::Quiet | Outcome::Repaired => regular,
+            RoundOutcome::Failed => regular.min(ended + self.retry),
+            RoundOutcome::Waiting => ended + RETRY,
+            RoundOutcome::Paused(end) => regular.min(end),
+            RoundOutcome::Quiet | RoundOutcome::Repaired => regular,
         };
         self.later.retain(|later| *later > begun);
         self.retry = match outcome {
-            Outcome::Failed => (self.retry * 2).min(LONGEST_RETRY),
+            RoundOutcome::Failed => (self.retry * 2).min(LONGEST_RETRY),
             _ => RETRY,
         };
     }
@@ -118,7 +118,8 @@ impl Pace {
         let (credit, since) = self.credit;
         let credit = (credit + now.saturating_duration_since(since) / PARTS).min(CREDIT);
         let debt = cost.saturating_sub(credit);
-        // The pause after this look pays the debt. Its time must not count as credit too, or looks take twice their part.
+        // The pause after this look pays the debt. Its time must not count as credit too, or looks take twice their
+        // part.
         self.credit = (credit.saturating_sub(cost), now + debt * PARTS);
         debt
     }
@@ -136,24 +137,24 @@ mod tests {
         let at = |ms| start + ms * MS;
         let mut pace = Pace::new(start);
         assert_eq!(pace.next(), start);
-        pace.looked(start, at(10), 10 * MS, Outcome::Quiet);
+        pace.looked(start, at(10), 10 * MS, RoundOutcome::Quiet);
         assert_eq!(pace.next(), at(30_010));
         pace.disturbed(at(20));
         assert_eq!(pace.next(), at(200));
         pace.disturbed(at(190));
         assert_eq!(pace.next(), at(200), "a later change does not delay the look");
-        pace.looked(at(200), at(1100), 900 * MS, Outcome::Quiet);
+        pace.looked(at(200), at(1100), 900 * MS, RoundOutcome::Quiet);
         assert_eq!(pace.next(), at(2190));
         pace.disturbed(at(1101));
         assert_eq!(pace.next(), at(1600), "not more than half a second");
-        pace.looked(at(1600), at(2000), 400 * MS, Outcome::Repaired);
+        pace.looked(at(1600), at(2000), 400 * MS, RoundOutcome::Repaired);
         pace.disturbed(at(2001));
         assert_eq!(pace.next(), at(2001), "after a repair at once");
-        pace.looked(at(2001), at(2100), 99 * MS, Outcome::Repaired);
+        pace.looked(at(2001), at(2100), 99 * MS, RoundOutcome::Repaired);
         assert_eq!(pace.next(), at(4001));
-        pace.looked(at(4001), at(4100), 99 * MS, Outcome::Quiet);
+        pace.looked(at(4001), at(4100), 99 * MS, RoundOutcome::Quiet);
         assert_eq!(pace.next(), at(22_001));
-        pace.looked(at(22_001), at(22_100), 99 * MS, Outcome::Quiet);
+        pace.looked(at(22_001), at(22_100), 99 * MS, RoundOutcome::Quiet);
         assert_eq!(pace.next(), at(52_100), "and then at regular times");
         assert!(pace.follows_change(at(52_100)) && !pace.follows_change(at(90_000)));
     }
@@ -166,12 +167,12 @@ mod tests {
             pace.looked(start, start, Duration::ZERO, outcome);
             (pace.due - start).as_secs()
         };
-        let failures: Vec<_> = (0..7).map(|_| waited(Outcome::Failed)).collect();
+        let failures: Vec<_> = (0..7).map(|_| waited(RoundOutcome::Failed)).collect();
         assert_eq!(failures, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(waited(Outcome::Quiet), 30);
-        assert_eq!(waited(Outcome::Failed), 1);
-        assert_eq!([waited(Outcome::Waiting), waited(Outcome::Waiting)], [1, 1]);
-        assert_eq!(waited(Outcome::Paused(start + Duration::from_secs(600))), 30);
+        assert_eq!(waited(RoundOutcome::Quiet), 30);
+        assert_eq!(waited(RoundOutcome::Failed), 1);
+        assert_eq!([waited(RoundOutcome::Waiting), waited(RoundOutcome::Waiting)], [1, 1]);
+        assert_eq!(waited(RoundOutcome::Paused(start + Duration::from_secs(600))), 30);
     }
 
     #[test]
@@ -183,8 +184,11 @@ mod tests {
             let begun = pace.next();
             now = begun + 200 * MS;
             spent += 200 * MS;
-            let outcome =
-                if spent.as_millis().is_multiple_of(600) { Outcome::Quiet } else { Outcome::Repaired };
+            let outcome = if spent.as_millis().is_multiple_of(600) {
+                RoundOutcome::Quiet
+            } else {
+                RoundOutcome::Repaired
+            };
             pace.looked(begun, now, 200 * MS, outcome);
         }
         // The last look begins within the hour and may end after it.

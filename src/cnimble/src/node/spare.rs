@@ -32,7 +32,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// What the program has reached for a network.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum SpareOutcome {
     /// The node has a spare block.
     Done,
     /// The subnet has no free block.
@@ -41,13 +41,13 @@ pub(super) enum Outcome {
     Failed(Error),
 }
 
-impl Outcome {
+impl SpareOutcome {
     /// Returns why an ADD gets no address now or may get none soon, or `None` if the node knows no reason. A full
     /// subnet is not a fault of this node.
     fn trouble(&self, network: &Network) -> Option<Trouble> {
-        let Outcome::Failed(err) = self else {
+        let SpareOutcome::Failed(err) = self else {
             let why = format!("the cluster has no free block of addresses for network {}", network.name);
-            return (*self == Outcome::Short).then_some(Trouble { why, fails: false });
+            return (*self == SpareOutcome::Short).then_some(Trouble { why, fails: false });
         };
         // A full pool is full for the next agent, too: a roll-out goes on.
         let is_full = err.code == Code::NO_ADDRESS;
@@ -58,32 +58,32 @@ impl Outcome {
 
 /// The report of the program.
 pub(super) struct Tended {
-    outcome: Outcome,
+    outcome: SpareOutcome,
     /// The number of other boots that use the node's name at the same time.
     namesakes: usize,
 }
 
 /// The last look at a network.
-struct Seen {
+struct NetworkCheck {
     at: Instant,
     /// The lease directory's modification time before that look.
     changed: Option<SystemTime>,
-    outcome: Outcome,
+    outcome: SpareOutcome,
     /// The number of other boots that use the node's name.
     namesakes: usize,
     /// The time of the last look at the store, and the error of an ADD that needs it, if there was one.
     looked: (Instant, Option<Error>),
 }
 
-impl Seen {
+impl NetworkCheck {
     /// Returns whether the program has to run again. `changed` is the lease directory's modification time now.
     fn is_due(&self, network: &Network, changed: Option<SystemTime>, routed: Option<&Routed>) -> bool {
         let answers = routed.is_some_and(Routed::answers);
-        if answers && self.at.elapsed() >= SOON && matches!(self.outcome, Outcome::Failed(_)) {
+        if answers && self.at.elapsed() >= SOON && matches!(self.outcome, SpareOutcome::Failed(_)) {
             return true;
         }
         self.at.elapsed() >= SELDOM.min(network.offline / 6)
-            || (self.outcome == Outcome::Done && self.changed != changed)
+            || (self.outcome == SpareOutcome::Done && self.changed != changed)
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) async fn keep(
     listed: Option<Shared>,
     status: Status,
 ) {
-    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<String, NetworkCheck> = BTreeMap::new();
     let mut configured = Configured::new(conf);
     loop {
         let nodes = listed.as_ref().map(names).unwrap_or_default();
@@ -142,7 +142,7 @@ pub(super) async fn keep(
             }
             // etcd knows the other boots: without it they stay as they were.
             let before = last.map_or(0, |last| last.namesakes);
-            let failed = |why| Tended { outcome: Outcome::Failed(why), namesakes: before };
+            let failed = |why| Tended { outcome: SpareOutcome::Failed(why), namesakes: before };
             let tended = tend(network, &path, routed, &nodes).await;
             let Tended { mut outcome, namesakes } = tended.unwrap_or_else(failed);
             let looked = match last.map(|last| last.looked.clone()) {
@@ -152,8 +152,8 @@ pub(super) async fn keep(
                 _ => (Instant::now(), etcd::check_store(&path, &network.config).await.err()),
             };
             // The store may have lost what the node goes on with.
-            if let (Outcome::Done, Some(err)) = (&outcome, &looked.1) {
-                outcome = Outcome::Failed(err.clone());
+            if let (SpareOutcome::Done, Some(err)) = (&outcome, &looked.1) {
+                outcome = SpareOutcome::Failed(err.clone());
             }
             if last.is_none_or(|last| last.outcome != outcome) {
                 log_outcome(&network.name, &outcome);
@@ -162,7 +162,7 @@ pub(super) async fn keep(
                 log::warn!("network {}: {NAMESAKE}", network.name);
             }
             let at = Instant::now();
-            seen.insert(network.name.clone(), Seen { at, changed, outcome, namesakes, looked });
+            seen.insert(network.name.clone(), NetworkCheck { at, changed, outcome, namesakes, looked });
         }
         let troubles = networks.iter().filter_map(|of| seen.get(&of.name)?.outcome.trouble(of)).collect();
         status.troubles(troubles);
@@ -172,11 +172,13 @@ pub(super) async fn keep(
 }
 
 /// Logs a new outcome.
-fn log_outcome(name: &str, outcome: &Outcome) {
+fn log_outcome(name: &str, outcome: &SpareOutcome) {
     match outcome {
-        Outcome::Done => log::info!("network {name} has a spare block of addresses"),
-        Outcome::Short => log::warn!("the cluster has no free block of addresses for network {name}"),
-        Outcome::Failed(why) => log::warn!("can't get a spare block of addresses for network {name}: {why}"),
+        SpareOutcome::Done => log::info!("network {name} has a spare block of addresses"),
+        SpareOutcome::Short => log::warn!("the cluster has no free block of addresses for network {name}"),
+        SpareOutcome::Failed(why) => {
+            log::warn!("can't get a spare block of addresses for network {name}: {why}");
+        }
     }
 }
 
@@ -209,6 +211,6 @@ pub(super) async fn tend(
     let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
     let namesakes = answer.get("namesakes").and_then(Value::as_u64).unwrap_or(0);
-    let outcome = if is_short { Outcome::Short } else { Outcome::Done };
+    let outcome = if is_short { SpareOutcome::Short } else { SpareOutcome::Done };
     Ok(Tended { outcome, namesakes: usize::try_from(namesakes).unwrap_or(usize::MAX) })
 }

@@ -11,7 +11,7 @@ use cnimble_cni::Error;
 type Action = Box<dyn FnOnce() -> Result<(), Error>>;
 
 /// An undo action with a phrase that names it.
-struct Step {
+struct UndoStep {
     what: String,
     action: Action,
 }
@@ -19,7 +19,7 @@ struct Step {
 /// A stack of undo actions. Clones share it.
 #[derive(Clone, Default)]
 pub struct Undo {
-    steps: Rc<RefCell<Vec<Step>>>,
+    steps: Rc<RefCell<Vec<UndoStep>>>,
 }
 
 thread_local! {
@@ -36,12 +36,12 @@ impl Undo {
 
     /// Adds an action that reverts the last step. `what` is a phrase such as "remove veth vethX".
     pub fn push(&self, what: impl Into<String>, action: impl FnOnce() -> Result<(), Error> + 'static) {
-        self.steps.borrow_mut().push(Step { what: what.into(), action: Box::new(action) });
+        self.steps.borrow_mut().push(UndoStep { what: what.into(), action: Box::new(action) });
     }
 
     /// Adds an action that runs after all others, such as the release of a lease that must outlive the interface.
     pub fn push_last(&self, what: impl Into<String>, action: impl FnOnce() -> Result<(), Error> + 'static) {
-        self.steps.borrow_mut().insert(0, Step { what: what.into(), action: Box::new(action) });
+        self.steps.borrow_mut().insert(0, UndoStep { what: what.into(), action: Box::new(action) });
     }
 
     /// Drops the actions, because ADD has succeeded.

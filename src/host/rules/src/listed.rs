@@ -9,7 +9,7 @@ use serde::Serialize;
 use cnimble_cni::{Owner, owner};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Listed {
+pub struct OwnedRule {
     pub owner: RuleOwner,
     /// The effect of the rule.
     pub effect: Effect,

@@ -8,7 +8,7 @@ use super::elements::Layout;
 use super::forward::nftables::Forwarding;
 use super::forward::{self, Policy};
 use super::go_chains::{DNAT, MASQUERADE, names_in};
-pub use super::listed::{Effect, Listed, RuleOwner};
+pub use super::listed::{Effect, OwnedRule, RuleOwner};
 use super::masquerade::nftables::Masquerade;
 use super::portmap::nftables::Portmap;
 use super::spoof::Spoof;
@@ -16,7 +16,7 @@ use super::xtables::{FAMILIES, nat};
 
 /// Returns the rules with an owner, sorted: masquerading, port mappings, forwarding and the MAC check in our tables,
 /// and containers' chains of iptables. Port isolation is not listed.
-pub fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
+pub fn list(nft: &mut Nft) -> Result<Vec<OwnedRule>> {
     let mut all = Masquerade::list(nft)?;
     all.extend(Portmap::list(nft)?);
     all.extend(Forwarding::list(nft)?);
@@ -33,7 +33,7 @@ pub fn policies(nft: &mut Nft) -> Result<Vec<(String, Policy)>> {
 }
 
 /// Returns the containers' chains of the table `nat`, for masquerading and port mappings.
-fn iptables(nft: &mut Nft) -> Result<Vec<Listed>> {
+fn iptables(nft: &mut Nft) -> Result<Vec<OwnedRule>> {
     let mut found = Vec::new();
     for family in FAMILIES {
         let table: Table<'_> = nat(family);
@@ -45,7 +45,7 @@ fn iptables(nft: &mut Nft) -> Result<Vec<Listed>> {
                     family: if family == Family::Ipv6 { "ip6" } else { "ip" }.to_owned(),
                     chain: target,
                 };
-                found.push(Listed { owner, effect });
+                found.push(OwnedRule { owner, effect });
             }
         }
     }

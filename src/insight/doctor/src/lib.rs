@@ -1,7 +1,8 @@
 //! Finds and removes orphans of a node (`cnimble doctor`): leases, links, packet rules and cache entries of cnimble or
-//! the Go plugins. A crash, a power cut or a ruleset flush leaves them. [`Doctor::examine_node`] finds them. [`Doctor::repair`]
-//! removes them and restores lost parts of *living* pods. A finding in [doubt](Finding::doubt) is not repaired. Each
-//! finding is judged again before its repair, under a lock of its network, because the node changes in between.
+//! the Go plugins. A crash, a power cut or a ruleset flush leaves them. [`Doctor::examine_node`] finds them.
+//! [`Doctor::repair`] removes them and restores lost parts of *living* pods. A finding in [doubt](Finding::doubt) is
+//! not repaired. Each finding is judged again before its repair, under a lock of its network, because the node changes
+//! in between.
 
 mod attachments;
 mod cache_entries;

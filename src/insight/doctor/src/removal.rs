@@ -24,7 +24,7 @@ use super::{Doctor, Finding, Reach, Repair, links, stale_rules};
 
 /// Another network, which may use the same bridge or the same leases.
 #[derive(Debug)]
-pub struct Other {
+pub struct OtherNetwork {
     /// The network's file, or the attachment whose record has its configuration.
     pub place: String,
     pub list: NetworkList,
@@ -33,7 +33,7 @@ pub struct Other {
 /// The networks besides the one that is removed.
 #[derive(Debug, Default)]
 pub struct Others {
-    pub networks: Vec<Other>,
+    pub networks: Vec<OtherNetwork>,
     /// The files that could not be read. Each may have a network that uses the same bridge or leases.
     pub unread: Vec<String>,
 }
@@ -157,17 +157,17 @@ impl Doctor<'_> {
 }
 
 impl Removal {
-    fn note_outcome(&mut self, what: String, outcome: Outcome) {
+    fn note_outcome(&mut self, what: String, outcome: RemovalOutcome) {
         match outcome {
-            Outcome::Removed => self.removed.push(what),
-            Outcome::Kept(why) => self.kept.push(Kept { what, why }),
-            Outcome::Absent => {}
+            RemovalOutcome::Removed => self.removed.push(what),
+            RemovalOutcome::Kept(why) => self.kept.push(Kept { what, why }),
+            RemovalOutcome::Absent => {}
         }
     }
 }
 
 /// The outcome for one object.
-enum Outcome {
+enum RemovalOutcome {
     Removed,
     Kept(String),
     /// There was nothing to remove.
@@ -182,16 +182,16 @@ fn in_words(container_id: &str, ifname: &str, entries: &[&Entry]) -> String {
     format!("{}, interface {ifname}", name.as_deref().unwrap_or(short))
 }
 
-fn remove_bridge(name: &str, others: &Others) -> Result<Outcome, Error> {
+fn remove_bridge(name: &str, others: &Others) -> Result<RemovalOutcome, Error> {
     // The lock keeps an ADD from using the bridge meanwhile.
     let _alone = links::lock_bridges()?;
     let mut host = Netlink::open()?;
-    let Some(link) = host.find_link(name)? else { return Ok(Outcome::Absent) };
+    let Some(link) = host.find_link(name)? else { return Ok(RemovalOutcome::Absent) };
     if let Some(why) = why_bridge_stays(&mut host, &link, others)? {
-        return Ok(Outcome::Kept(why));
+        return Ok(RemovalOutcome::Kept(why));
     }
     host.execute(link::del(link.index, &link.name)).if_present()?;
-    Ok(Outcome::Removed)
+    Ok(RemovalOutcome::Removed)
 }
 
 /// Returns why the bridge must be kept, or `None` if it can be removed.
@@ -240,27 +240,27 @@ fn lease_dirs(list: &NetworkList) -> BTreeSet<PathBuf> {
 }
 
 /// Removes a lease directory, unless other hosts or networks may use it, or something is left in it.
-fn remove_leases(dir: &Path, list: &NetworkList, others: &Others) -> Result<Outcome, Error> {
-    let Ok(opened) = File::open(dir) else { return Ok(Outcome::Absent) };
+fn remove_leases(dir: &Path, list: &NetworkList, others: &Others) -> Result<RemovalOutcome, Error> {
+    let Ok(opened) = File::open(dir) else { return Ok(RemovalOutcome::Absent) };
     if boot::is_shared(&opened) {
-        return Ok(Outcome::Kept("other machines may have this file system, too".to_owned()));
+        return Ok(RemovalOutcome::Kept("other machines may have this file system, too".to_owned()));
     }
     if let Some(user) = others.networks.iter().find(|other| lease_dirs(&other.list).contains(dir)) {
-        return Ok(Outcome::Kept(if user.list.name == list.name {
+        return Ok(RemovalOutcome::Kept(if user.list.name == list.name {
             format!("{} has a network of this name, too", user.place)
         } else {
             format!("network {} has its leases there, too ({})", user.list.name, user.place)
         }));
     }
     if let Some(unread) = others.unread.first() {
-        return Ok(Outcome::Kept(format!("another network may have its leases there, too: {unread}")));
+        return Ok(RemovalOutcome::Kept(format!("another network may have its leases there, too: {unread}")));
     }
-    let Some(store) = Store::lock(dir)? else { return Ok(Outcome::Absent) };
+    let Some(store) = Store::lock(dir)? else { return Ok(RemovalOutcome::Absent) };
     Ok(match store.remove_directory()? {
-        None => Outcome::Removed,
-        Some(name) if name == SHARE => Outcome::Kept(
+        None => RemovalOutcome::Removed,
+        Some(name) if name == SHARE => RemovalOutcome::Kept(
             "they have this node's share of a cluster's addresses: see `cnimble ipam release`".to_owned(),
         ),
-        Some(name) => Outcome::Kept(format!("{name} is there")),
+        Some(name) => RemovalOutcome::Kept(format!("{name} is there")),
     })
 }

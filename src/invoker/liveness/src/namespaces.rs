@@ -17,7 +17,7 @@ use cnimble_rules::survey;
 
 /// The evidence in the namespaces.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct NamespaceEvidence {
     /// The addresses that were searched for and found, each with the path of one namespace that has it.
     pub(super) addrs: BTreeMap<IpAddr, Arc<str>>,
     /// Interfaces in namespaces whose alias names an owner, and that have no end on the host.
@@ -31,10 +31,10 @@ const LOOKS: usize = 8;
 
 /// A search in progress.
 #[derive(Default)]
-struct Walk {
+struct NamespaceSearch {
     /// The addresses to search for. A pod can give itself millions of others, which are not kept.
     wanted: HashSet<IpAddr>,
-    seen: Seen,
+    seen: NamespaceEvidence,
     /// The namespaces that were read, as `net:[INODE]`, the text of their links in /proc.
     done: BTreeSet<PathBuf>,
     /// The namespaces that could not be read, with the reasons.
@@ -43,8 +43,8 @@ struct Walk {
 
 /// Reads all namespaces but the calling thread's: those at `paths`, and all that /proc shows. Returns the `wanted`
 /// addresses, the links with owners, and what could not be read.
-pub(super) fn search(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpAddr>) -> Seen {
-    let mut walk = Walk { wanted, ..Walk::default() };
+pub(super) fn search(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<IpAddr>) -> NamespaceEvidence {
+    let mut walk = NamespaceSearch { wanted, ..NamespaceSearch::default() };
     if let Ok(own) = fs::read_link("/proc/thread-self/ns/net") {
         walk.done.insert(own);
     }
@@ -69,7 +69,7 @@ pub(super) fn search(paths: impl IntoIterator<Item = PathBuf>, wanted: HashSet<I
     walk.seen
 }
 
-impl Walk {
+impl NamespaceSearch {
     /// Reads the namespace at `path`, whose key is `id`, once. A failure counts only if `is_there` says afterwards that
     /// the path still leads to it.
     fn visit(&mut self, id: PathBuf, path: &Path, is_there: impl FnOnce() -> bool) {
@@ -218,7 +218,7 @@ mod tests {
     fn a_namespace_that_goes_during_the_look_does_not_blind_it() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (is_there, blind) in [(false, 0), (true, 1)] {
-            let mut walk = Walk::default();
+            let mut walk = NamespaceSearch::default();
             walk.visit("net:[1]".into(), file.path(), || is_there);
             assert_eq!(walk.failed.len(), blind, "{:?}", walk.failed);
             assert!(walk.done.is_empty());
@@ -238,7 +238,7 @@ mod tests {
             (libc::ENOENT, 0),
             (libc::ESRCH, 0),
         ] {
-            let mut walk = Walk::default();
+            let mut walk = NamespaceSearch::default();
             let found: Vec<PathBuf> = walk.without(dir, &io::Error::from_raw_os_error(errno));
             assert_eq!((found.len(), walk.failed.len()), (0, blind), "{errno}");
         }

@@ -30,8 +30,8 @@ impl Invoker {
     /// the runtime runs. It logs what it could not undo. Other operations of this invoker and its clones on the same
     /// attachment wait for it.
     ///
-    /// The end of the tokio runtime ends the task, and kills the running plugin. Before that call [`Invoker::del`], which
-    /// waits for the undo and reports what is left.
+    /// The end of the tokio runtime ends the task, and kills the running plugin. Before that call [`Invoker::del`],
+    /// which waits for the undo and reports what is left.
     ///
     /// # Errors
     /// Fails for a forbidden name, a missing plugin, a locked network, a failure of a plugin or of the cache. All
@@ -252,7 +252,7 @@ impl Invoker {
         plugin: &ListEntry,
         attach: Option<&Attach>,
         injection: Injection<'_>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<PluginOutput, Failure> {
         let file = find_plugin(&plugin.plugin_type, &self.path)
             .map_err(|cause| failure(network, &plugin.plugin_type, verb, cause))?;
         let none = Attach::default();
@@ -268,7 +268,7 @@ impl Invoker {
         };
         let stdin = network.configuration(plugin, &injection).to_string();
         match self.exec.run(&file, &parameters, stdin.as_bytes()).await {
-            Ok(stdout) => Ok(Answer { file, stdout }),
+            Ok(stdout) => Ok(PluginOutput { file, stdout }),
             Err(cause) => Err(failure(network, &plugin.plugin_type, verb, cause)),
         }
     }
@@ -294,7 +294,7 @@ pub struct Added {
 }
 
 /// The output of a plugin that succeeded.
-pub(super) struct Answer {
+pub(super) struct PluginOutput {
     file: PathBuf,
     stdout: Vec<u8>,
 }

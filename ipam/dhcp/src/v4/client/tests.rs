@@ -33,7 +33,7 @@ fn says(
         (code::LEASE_TIME, &lease),
     ];
     let bytes = answer(kind, client.protocol.xid, address, &options);
-    client.answer(now, SERVER_MAC, &Answer::parse(&bytes, MAC).unwrap())
+    client.answer(now, SERVER_MAC, &ServerMessage::parse(&bytes, MAC).unwrap())
 }
 
 fn words(actions: &[ClientAction<Dhcp4>]) -> Vec<String> {
@@ -88,7 +88,7 @@ fn an_answer_with_another_transaction_id_is_ignored() {
     let mut client = client();
     client.tick(0);
     let bytes = answer(Type::Offer, client.protocol.xid ^ 1, ADDRESS, &[(code::SERVER, &SERVER.octets())]);
-    assert!(client.answer(0, SERVER_MAC, &Answer::parse(&bytes, MAC).unwrap()).is_empty());
+    assert!(client.answer(0, SERVER_MAC, &ServerMessage::parse(&bytes, MAC).unwrap()).is_empty());
 }
 
 #[test]

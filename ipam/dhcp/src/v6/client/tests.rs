@@ -3,7 +3,7 @@
 use super::*;
 use crate::client;
 use crate::v6::message::tests::{ADDRESS, DUID, IAID, SERVER, ia_address, ia_na, message, status, with};
-use crate::v6::message::{Answer, code};
+use crate::v6::message::{ServerMessage, code};
 
 const OTHER: &[u8] = b"\0\x03other";
 const ANOTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x60);
@@ -24,7 +24,7 @@ fn says(
     options: &[Vec<u8>],
 ) -> Vec<ClientAction<Dhcp6>> {
     let bytes = message(kind, client.protocol.xid, server, options);
-    client.answer(now, &Answer::parse(&bytes, DUID, IAID).unwrap())
+    client.answer(now, &ServerMessage::parse(&bytes, DUID, IAID).unwrap())
 }
 
 /// For 100 s, with T1 at 50 and T2 at 88.
@@ -113,10 +113,10 @@ fn messages_of_another_exchange_are_ignored() {
     let old = client.protocol.xid;
     client.protocol.xid = (old + 1) & 0x00ff_ffff;
     let bytes = message(Type::Reply, old, SERVER, &[gives(ADDRESS)]);
-    assert!(client.answer(1, &Answer::parse(&bytes, DUID, IAID).unwrap()).is_empty());
+    assert!(client.answer(1, &ServerMessage::parse(&bytes, DUID, IAID).unwrap()).is_empty());
     assert!(says(&mut client, 1, Type::Reply, OTHER, &[gives(ADDRESS)]).is_empty(), "another server");
     assert!(says(&mut client, 1, Type::Advertise, SERVER, &[gives(ADDRESS)]).is_empty());
-    assert!(matches!(client.state, ClientState::Acquiring(Step::Requesting { .. })), "{client:?}");
+    assert!(matches!(client.state, ClientState::Acquiring(AcquiringStep::Requesting { .. })), "{client:?}");
     says(&mut client, 1, Type::Reply, SERVER, &[gives(ADDRESS)]);
     // The second answer has no effect.
     assert!(says(&mut client, 2, Type::Reply, SERVER, &[gives(ADDRESS)]).is_empty());

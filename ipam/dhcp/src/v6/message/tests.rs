@@ -32,8 +32,8 @@ pub(crate) fn message(kind: Type, xid: u32, server: &[u8], options: &[Vec<u8>]) 
     [&[kind as u8, a, b, c], &ids[..], &options.concat()].concat()
 }
 
-fn read(options: &[Vec<u8>]) -> Answer {
-    Answer::parse(&message(Type::Reply, 77, SERVER, options), DUID, IAID).unwrap()
+fn read(options: &[Vec<u8>]) -> ServerMessage {
+    ServerMessage::parse(&message(Type::Reply, 77, SERVER, options), DUID, IAID).unwrap()
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_truncated_answer_is_read_without_its_end() {
         with(code::RAPID_COMMIT, &[]),
     ];
     let bytes = message(Type::Reply, 0x00ab_cdef, SERVER, &options);
-    let answer = Answer::parse(&bytes, DUID, IAID).unwrap();
+    let answer = ServerMessage::parse(&bytes, DUID, IAID).unwrap();
     assert_eq!((answer.kind, answer.xid, answer.server.as_slice()), (Type::Reply, 0x00ab_cdef, SERVER));
     assert_eq!((answer.preference, answer.rapid, answer.longest_pause), (255, true, Some(60)));
     assert_eq!(answer.name_servers, [ADDRESS; 2]);
@@ -61,25 +61,25 @@ fn a_truncated_answer_is_read_without_its_end() {
     // Cut off before the end of both IDs.
     let ids = HEADER + 8 + DUID.len() + SERVER.len();
     for length in 0..bytes.len() {
-        assert_eq!(Answer::parse(&bytes[..length], DUID, IAID).is_some(), length >= ids, "{length}");
+        assert_eq!(ServerMessage::parse(&bytes[..length], DUID, IAID).is_some(), length >= ids, "{length}");
     }
 }
 
 #[test]
 fn messages_for_other_clients_or_without_a_server_are_ignored() {
     let bytes = message(Type::Advertise, 1, SERVER, &[]);
-    assert!(Answer::parse(&bytes, DUID, IAID).is_some());
-    assert!(Answer::parse(&bytes, b"\0\x04another", IAID).is_none());
+    assert!(ServerMessage::parse(&bytes, DUID, IAID).is_some());
+    assert!(ServerMessage::parse(&bytes, b"\0\x04another", IAID).is_none());
     for server in [&b""[..], b"\0\x03", &[1; LONGEST_DUID + 1]] {
         let bytes = message(Type::Advertise, 1, server, &[]);
-        assert!(Answer::parse(&bytes, DUID, IAID).is_none(), "{server:?}");
+        assert!(ServerMessage::parse(&bytes, DUID, IAID).is_none(), "{server:?}");
     }
     for kind in [Type::Solicit, Type::Request, Type::Renew, Type::Rebind, Type::Release, Type::Decline] {
-        assert!(Answer::parse(&message(kind, 1, SERVER, &[]), DUID, IAID).is_none(), "{kind:?}");
+        assert!(ServerMessage::parse(&message(kind, 1, SERVER, &[]), DUID, IAID).is_none(), "{kind:?}");
     }
     let mut relayed = bytes;
     relayed[0] = 13;
-    assert!(Answer::parse(&relayed, DUID, IAID).is_none());
+    assert!(ServerMessage::parse(&relayed, DUID, IAID).is_none());
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub(crate) trait Lists {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Read<'a> {
+pub(super) struct BoundedReader<'a> {
     budget: &'a Budget,
     place: Position<'a>,
 }
@@ -82,21 +82,21 @@ enum Position<'a> {
     Plain,
 }
 
-impl<'a> Read<'a> {
+impl<'a> BoundedReader<'a> {
     /// Reads a document. A list that is taken out is replaced by a list with its number.
     pub(super) fn document(budget: &'a Budget, lists: Option<&'a dyn Lists>) -> Self {
-        Read { budget, place: lists.map_or(Position::Plain, Position::Document) }
+        BoundedReader { budget, place: lists.map_or(Position::Plain, Position::Document) }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Read<'_> {
+impl<'de> DeserializeSeed<'de> for BoundedReader<'_> {
     type Value = Value;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Read<'_> {
+impl<'de> Visitor<'de> for BoundedReader<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,7 +129,7 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let plain = Read { place: Position::Plain, ..self };
+        let plain = BoundedReader { place: Position::Plain, ..self };
         if let Position::Long(lists, key) = self.place {
             let number = lists.begin(key);
             loop {
@@ -164,7 +164,7 @@ impl<'de> Visitor<'de> for Read<'_> {
                 Position::Document(lists) if lists.takes_out(&key) => Position::Long(lists, &key),
                 _ => Position::Plain,
             };
-            let value = map.next_value_seed(Read { place, ..self })?;
+            let value = map.next_value_seed(BoundedReader { place, ..self })?;
             object.insert(key, value);
         }
         Ok(Value::Object(object))

@@ -18,7 +18,7 @@ use serde::de::{self, DeserializeOwned, DeserializeSeed};
 use serde_json::Value;
 
 use super::{Code, Error};
-use bounded::{Budget, Find, Read};
+use bounded::{BoundedReader, Budget, Find};
 use case_blind::{CaseBlind, member, unexpected};
 
 pub(super) use bounded::Lists;
@@ -52,7 +52,7 @@ fn read(bytes: &[u8], what: &str, lists: Option<&dyn Lists>) -> Result<Value, Er
     }
     let budget = Budget::new();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Read::document(&budget, lists).deserialize(&mut reader);
+    let value = BoundedReader::document(&budget, lists).deserialize(&mut reader);
     value.and_then(|value| reader.end().map(|()| value)).map_err(|err| match budget.exceeded() {
         Some(bound) => Error::new(Code::DECODE, format!("{what} is too large: {bound}")),
         None => {

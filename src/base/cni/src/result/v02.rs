@@ -11,7 +11,7 @@ use crate::{Code, Error, Version, fields, json};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Read {
+struct ResultV02 {
     ip4: Option<Family>,
     ip6: Option<Family>,
     dns: Dns,
@@ -28,7 +28,7 @@ struct Family {
 }
 
 pub(super) fn read(value: &Value, path: &str) -> Result<CniResult, Error> {
-    let form: Read = json::from_value(value, path)?;
+    let form: ResultV02 = json::from_value(value, path)?;
     let mut result = CniResult { dns: form.dns, ..CniResult::default() };
     for family in [form.ip4, form.ip6].into_iter().flatten() {
         result.ips.push(IpConfig { interface: None, address: family.ip, gateway: family.gateway });

@@ -8,7 +8,7 @@ use crate::{Error, Version, json};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Read {
+struct ResultV10 {
     interfaces: Vec<Interface>,
     ips: Vec<IpConfig>,
     routes: Vec<Route>,
@@ -16,7 +16,7 @@ struct Read {
 }
 
 pub(super) fn read(value: &Value, path: &str) -> Result<CniResult, Error> {
-    let form: Read = json::from_value(value, path)?;
+    let form: ResultV10 = json::from_value(value, path)?;
     Ok(CniResult { interfaces: form.interfaces, ips: form.ips, routes: form.routes, dns: form.dns })
 }
 

@@ -33,11 +33,12 @@ const SETTING: &str = "CNIMBLE_DEL_WAIT";
 /// [`allow`] was called, and the user has nothing against it.
 static ALLOWED: AtomicBool = AtomicBool::new(false);
 /// The way that was found. It holds until the process ends.
-static WAY: OnceLock<Way> = OnceLock::new();
-static HELD: Mutex<Held> = Mutex::new(Held { sockets: Vec::new(), by_a_child: 0, pipes: Vec::new() });
+static WAY: OnceLock<WaitMode> = OnceLock::new();
+static HELD: Mutex<OpenSockets> =
+    Mutex::new(OpenSockets { sockets: Vec::new(), by_a_child: 0, pipes: Vec::new() });
 
 /// The sockets that stay open until the process ends.
-struct Held {
+struct OpenSockets {
     sockets: Vec<OwnedFd>,
     /// The number of sockets at the front of the list that a child holds, too.
     by_a_child: usize,
@@ -47,7 +48,7 @@ struct Held {
 
 /// How the kernel is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum WaitMode {
     /// There can be no child, so the plugin waits.
     Ourselves,
     /// A child that the kernel reaps (CLONE_AUTOREAP).
@@ -63,7 +64,7 @@ pub fn allow() {
 
 /// Returns true if and only if a child may wait, as far as is known.
 pub(crate) fn is_allowed() -> bool {
-    ALLOWED.load(Ordering::Relaxed) && WAY.get() != Some(&Way::Ourselves)
+    ALLOWED.load(Ordering::Relaxed) && WAY.get() != Some(&WaitMode::Ourselves)
 }
 
 /// Keeps a copy of `socket` open until the process ends, so that a child can be the last to close it. It does nothing
@@ -116,12 +117,12 @@ pub(crate) fn start(request: Option<(BorrowedFd<'_>, &[u8])>) -> Option<Waiter> 
 /// Starts a child in the way that was found, or finds a way first. Fails with ECHILD if none is possible.
 fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
     let errno = match WAY.get() {
-        Some(Way::Ourselves) => return Err(Errno::ECHILD),
-        Some(Way::Autoreaped) => return child::start_autoreaped(task),
-        Some(Way::Reaped) => return child::start(task),
+        Some(WaitMode::Ourselves) => return Err(Errno::ECHILD),
+        Some(WaitMode::Autoreaped) => return child::start_autoreaped(task),
+        Some(WaitMode::Reaped) => return child::start(task),
         None => match child::start_autoreaped(task) {
             Ok(()) => {
-                note_way(Way::Autoreaped, "it needs no reaping");
+                note_way(WaitMode::Autoreaped, "it needs no reaping");
                 return Ok(());
             }
             Err(errno) => errno,
@@ -132,12 +133,12 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
         return Err(errno);
     }
     if setting() == Some(false) {
-        note_way(Way::Reaped, "CNIMBLE_DEL_WAIT says that process 1 reaps");
+        note_way(WaitMode::Reaped, "CNIMBLE_DEL_WAIT says that process 1 reaps");
     } else {
         match reaper::reaps() {
-            Ok(()) => note_way(Way::Reaped, "process 1 reaps"),
+            Ok(()) => note_way(WaitMode::Reaped, "process 1 reaps"),
             Err(why) => {
-                note_way(Way::Ourselves, why);
+                note_way(WaitMode::Ourselves, why);
                 return Err(Errno::ECHILD);
             }
         }
@@ -146,8 +147,11 @@ fn start_by_the_way(task: &child::Task<'_>) -> Result<(), Errno> {
 }
 
 /// Logs the way and the reason for it, and remembers it.
-fn note_way(way: Way, why: &str) {
-    log::info!("removals are waited for by {}: {why}", if way == Way::Ourselves { "us" } else { "a child" });
+fn note_way(way: WaitMode, why: &str) {
+    log::info!(
+        "removals are waited for by {}: {why}",
+        if way == WaitMode::Ourselves { "us" } else { "a child" }
+    );
     let _ = WAY.set(way);
 }
 
@@ -164,7 +168,7 @@ fn setting() -> Option<bool> {
     }
 }
 
-fn held() -> MutexGuard<'static, Held> {
+fn held() -> MutexGuard<'static, OpenSockets> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -14,14 +14,14 @@ use crate::style::joined;
 
 /// The values of one property in the runtime, the cache and the kernel. A side that doesn't have the property is empty.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PropertyRow {
     pub(super) what: &'static str,
     pub(super) runtime: Vec<String>,
     pub(super) cache: Vec<String>,
     pub(super) kernel: Vec<String>,
 }
 
-impl Line {
+impl PropertyRow {
     fn new(
         what: &'static str,
         runtime: impl IntoIterator<Item = String>,
@@ -30,7 +30,7 @@ impl Line {
     ) -> Self {
         let [runtime, cache, kernel] =
             [runtime.into_iter().collect(), cache.into_iter().collect(), kernel.into_iter().collect()];
-        Line { what, runtime, cache, kernel }
+        PropertyRow { what, runtime, cache, kernel }
     }
 
     /// Returns the cells of one row for each value. Only the first row has the name.
@@ -55,7 +55,7 @@ fn cell(side: &[String], row: usize) -> String {
 
 /// The three views of a sandbox, and how they differ.
 pub(super) struct Sides {
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<PropertyRow>,
     pub(super) differences: Vec<String>,
 }
 
@@ -93,12 +93,12 @@ impl Sides {
         let names = entries.iter().map(|known| known.entry.ifname.clone());
         let links = interfaces.iter().map(|of| format!("{} {}", of.name, of.mac));
         let mut lines = vec![
-            Line::new("state", [status.sandbox.state().to_owned()], [], []),
-            Line::new("namespace", netns, shown(&cached), there),
-            Line::new("network", [], entries.iter().map(|known| network(known)), []),
-            Line::new("interface", [], names, links),
-            Line::new("address", status.ips.iter().map(ToString::to_string), cached_ips, ips),
-            Line::new("lease", [], leases.map(|(_, lease)| lease.path.display().to_string()), []),
+            PropertyRow::new("state", [status.sandbox.state().to_owned()], [], []),
+            PropertyRow::new("namespace", netns, shown(&cached), there),
+            PropertyRow::new("network", [], entries.iter().map(|known| network(known)), []),
+            PropertyRow::new("interface", [], names, links),
+            PropertyRow::new("address", status.ips.iter().map(ToString::to_string), cached_ips, ips),
+            PropertyRow::new("lease", [], leases.map(|(_, lease)| lease.path.display().to_string()), []),
         ];
         let pods =
             tree.networks.iter().flat_map(|network| network.places.iter().flat_map(|place| &place.pods));
@@ -106,9 +106,9 @@ impl Sides {
         let pods: Vec<&Pod> = named.filter(|pod| id.starts_with(&pod.container_id)).collect();
         let ends = pods.iter().filter_map(|pod| Some(pod.link.as_ref()?.name.clone()));
         lines.extend([
-            Line::new("host's end", [], [], ends),
-            Line::new("route", [], [], pods.iter().flat_map(|pod| pod.routes.clone())),
-            Line::new("rule", [], [], pods.iter().flat_map(|pod| pod.rules_in_words())),
+            PropertyRow::new("host's end", [], [], ends),
+            PropertyRow::new("route", [], [], pods.iter().flat_map(|pod| pod.routes.clone())),
+            PropertyRow::new("rule", [], [], pods.iter().flat_map(|pod| pod.rules_in_words())),
         ]);
         lines.retain(|line| !(line.runtime.is_empty() && line.cache.is_empty() && line.kernel.is_empty()));
         Sides { lines, differences }

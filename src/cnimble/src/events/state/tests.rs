@@ -53,7 +53,7 @@ impl Follower {
         let path = Path::new("/cache/net-pod-eth0");
         let (owner, about) = (self.owner.clone(), About::default());
         match identity {
-            Some(identity) => self.state.entry(self.now, path, Added { owner, identity, about }),
+            Some(identity) => self.state.entry(self.now, path, AddResult { owner, identity, about }),
             None => self.state.no_entry(self.now, path),
         }
         self

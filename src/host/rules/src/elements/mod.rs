@@ -36,7 +36,7 @@ use cnimble_cni::owner::tag;
 use cnimble_netlink::Result;
 use cnimble_netlink::nft::{Batch, Element, Hook, Key, Nft, Rule, Set, Table};
 
-use super::listed::{Effect, Listed, RuleOwner};
+use super::listed::{Effect, OwnedRule, RuleOwner};
 
 /// The maximum number of deletions in one batch. The batch, and the kernel's errors for it, must stay far below the
 /// sizes of the socket's buffers.
@@ -140,10 +140,10 @@ pub(super) trait Layout: Sized {
     }
 
     /// Returns the owner and the effect of each element that has an [`effect`](Self::effect).
-    fn list(nft: &mut Nft) -> Result<Vec<Listed>> {
+    fn list(nft: &mut Nft) -> Result<Vec<OwnedRule>> {
         let read = Self::all(nft)?.into_iter().filter_map(|placed| {
             let effect = Self::effect(&placed)?;
-            Some(Listed { owner: RuleOwner::Comment(placed.element.comment), effect })
+            Some(OwnedRule { owner: RuleOwner::Comment(placed.element.comment), effect })
         });
         Ok(read.collect())
     }

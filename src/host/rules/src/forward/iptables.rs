@@ -17,8 +17,8 @@ use cnimble_cni::Error;
 use cnimble_netlink::nft::{Chain, Family, Nft};
 use cnimble_netlink::{self as netlink, IfPresent as _};
 
-use super::table::{FORWARD, PODS, RestoreLines, Saved, TO_ADMIN, TO_PODS, commented, filter};
-use super::walk::{Pods, Way};
+use super::table::{FORWARD, PODS, RestoreLines, SavedTable, TO_ADMIN, TO_PODS, commented, filter};
+use super::walk::{ChainEffect, Pods};
 use super::{Forward, direct, isolation, others};
 use crate::failures::UNSUPPORTED;
 use crate::retry::retry_command;
@@ -39,7 +39,7 @@ fn to_admin(chain: &str) -> String {
 /// A missing jump is inserted in front of all rules of its chain. In `FORWARD` the jump to the policies must be the
 /// first, because a packet that `CNI-FORWARD` accepts meets no later rule. So a new jump to `CNI-FORWARD` moves it,
 /// too.
-fn plan(saved: &Saved<'_>, forward: &Forward, addrs: &[IpAddr]) -> RestoreLines {
+fn plan(saved: &SavedTable<'_>, forward: &Forward, addrs: &[IpAddr]) -> RestoreLines {
     let mut plan = RestoreLines::default();
     if !addrs.is_empty() {
         for chain in [PODS, forward.admin.chain()] {
@@ -80,8 +80,8 @@ pub(crate) fn fuzz(text: &str) {
             interfaces: vec!["br0".to_owned()],
             ..Forward::default()
         };
-        let changes = plan(&Saved::new(text), &forward, &addrs);
-        let mut table: Vec<String> = Saved::new(text).0.into_iter().map(str::to_owned).collect();
+        let changes = plan(&SavedTable::new(text), &forward, &addrs);
+        let mut table: Vec<String> = SavedTable::new(text).0.into_iter().map(str::to_owned).collect();
         for line in changes.lines() {
             match line.split_once(' ') {
                 Some(("-N", chain)) => table.push(format!(":{chain} - [0:0]")),
@@ -90,7 +90,7 @@ pub(crate) fn fuzz(text: &str) {
                 _ => table.push(format!("not a change: {line}")),
             }
         }
-        let left = plan(&Saved::new(&table.join("\n")), &forward, &addrs);
+        let left = plan(&SavedTable::new(&table.join("\n")), &forward, &addrs);
         assert_eq!(left.incomplete, None, "{table:?}");
     }
 }
@@ -104,7 +104,7 @@ fn restore(variant: Variant, family: Family, lines: &[String]) -> Result<(), Err
 fn variants(nft: &mut Nft, family: Family) -> Result<Vec<Variant>, Error> {
     let mut variants = vec![Variant::Usual];
     let other = Variant::other_than_usual();
-    if others::way_in(nft, family, other, Pods::Refused)? != Way::Open {
+    if others::way_in(nft, family, other, Pods::Refused)? != ChainEffect::Open {
         variants.push(other);
     }
     Ok(variants)
@@ -162,7 +162,7 @@ fn add_by_command(
 ) -> Result<(), Error> {
     retry_command(|| {
         let saved = command::run(&variant.command(family, "save"), &["-t", "filter"], "")?;
-        let plan = plan(&Saved::new(&saved), forward, addrs);
+        let plan = plan(&SavedTable::new(&saved), forward, addrs);
         let lines = plan.lines();
         if !lines.is_empty() {
             restore(variant, family, &lines)?;
@@ -274,7 +274,7 @@ pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, 
         }
         if let Some(other) = variants(nft, family)?.get(1) {
             let saved = command::run(&other.command(family, "save"), &["-t", "filter"], "")?;
-            if let Some(line) = plan(&Saved::new(&saved), forward, &addrs).incomplete {
+            if let Some(line) = plan(&SavedTable::new(&saved), forward, &addrs).incomplete {
                 return Ok(Some(format!("{}: {line}", other.command(family, "restore"))));
             }
         }
@@ -290,7 +290,7 @@ pub(super) fn check(nft: &mut Nft, forward: &Forward) -> Result<Option<String>, 
             return Ok(Some(lacking(family, &format!("-N {PODS}"))));
         }
         let saved = command::run(&save, &["-t", "filter"], "")?;
-        if let Some(line) = plan(&Saved::new(&saved), forward, &addrs).incomplete {
+        if let Some(line) = plan(&SavedTable::new(&saved), forward, &addrs).incomplete {
             return Ok(Some(lacking(family, &line)));
         }
     }

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use cnimble_cni::Error;
 use cnimble_netlink::nft::{Batch, Family, Nft, Rule, Verdict};
 
-use super::table::{FORWARD, RestoreLines, STAGE1, Saved, commented, filter, uncommented};
+use super::table::{FORWARD, RestoreLines, STAGE1, SavedTable, commented, filter, uncommented};
 use super::{Forward, Policy, Unused, nftables};
 use crate::retry::ATTEMPTS;
 use crate::xtables;
@@ -58,17 +58,17 @@ fn bridge_of(rule: &str) -> Option<&str> {
 }
 
 /// Returns the saved rule by which FORWARD leads to the policies, without `-A`.
-pub(super) fn jump(saved: &Saved<'_>) -> Option<String> {
+pub(super) fn jump(saved: &SavedTable<'_>) -> Option<String> {
     find_rule(saved, &format!("{FORWARD} -j {STAGE1}")).map(str::to_owned)
 }
 
 /// Returns the saved rule that equals `bare` if its comments are left out.
-fn find_rule<'a>(saved: &Saved<'a>, bare: &str) -> Option<&'a str> {
+fn find_rule<'a>(saved: &SavedTable<'a>, bare: &str) -> Option<&'a str> {
     saved.rules().find(|rule| uncommented(rule) == bare)
 }
 
 /// Adds to a plan what the bridge's policy needs, and the deletion of its other rules.
-pub(super) fn plan(saved: &Saved<'_>, forward: &Forward, plan: &mut RestoreLines) {
+pub(super) fn plan(saved: &SavedTable<'_>, forward: &Forward, plan: &mut RestoreLines) {
     let mut wanted = Vec::new();
     if forward.policy != Policy::Open {
         for chain in [STAGE1, STAGE2] {
@@ -265,7 +265,7 @@ mod tests {
     fn planned(saved: &str, policy: Policy) -> RestoreLines {
         let forward = Forward { policy, interfaces: vec!["br0".into()], ..Forward::default() };
         let mut made = RestoreLines::default();
-        plan(&Saved::new(saved), &forward, &mut made);
+        plan(&SavedTable::new(saved), &forward, &mut made);
         made
     }
 

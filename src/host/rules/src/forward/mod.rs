@@ -43,7 +43,7 @@ use super::undo::undone;
 use super::{command, xtables};
 use nftables::{Forwarding, When};
 use others::FilterContent;
-use walk::{Pods, Way};
+use walk::{ChainEffect, Pods};
 
 /// The packet filter that lets pods' traffic pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +217,7 @@ impl ForwardChain {
 pub fn shut(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
     let mut chains = Vec::new();
     for family in xtables::FAMILIES {
-        if others::way(nft, family, Pods::Refused)? == (Way::Shut { surely: true }) {
+        if others::way(nft, family, Pods::Refused)? == (ChainEffect::Shut { surely: true }) {
             chains.push(ForwardChain { family, text: format!("{} FORWARD", table::filter(family)) });
         }
     }

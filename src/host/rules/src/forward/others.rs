@@ -9,7 +9,7 @@ use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
 
 use super::ForwardChain;
 use super::table::{ADMIN, FORWARD, PODS, STAGE1, filter};
-use super::walk::{self, Line, Pods, Way};
+use super::walk::{self, ChainEffect, FilterRule, Pods};
 use crate::failures::UNSUPPORTED;
 use crate::xtables::{self, Variant};
 
@@ -81,9 +81,13 @@ fn is_taken(saved: &str) -> bool {
 }
 
 /// Reads the rules of an nf_tables chain for a walk.
-fn lines(nft: &mut Nft, chain: Chain<'_>, last: &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error> {
-    let rules = nft.rules_until(chain, |rule| last(&Line::from(rule)))?;
-    Ok(rules.iter().map(Line::from).collect())
+fn lines(
+    nft: &mut Nft,
+    chain: Chain<'_>,
+    last: &dyn Fn(&FilterRule) -> bool,
+) -> Result<Vec<FilterRule>, Error> {
+    let rules = nft.rules_until(chain, |rule| last(&FilterRule::from(rule)))?;
+    Ok(rules.iter().map(FilterRule::from).collect())
 }
 
 /// Returns the base chains at the forward hook that surely drop what pods send. Leaves out `FORWARD` of iptables and
@@ -99,7 +103,7 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
         let way = walk::through(&base.name, base.drops, Pods::Refused, &mut |chain, last| {
             lines(nft, table.chain(chain), last)
         })?;
-        if way == (Way::Shut { surely: true }) {
+        if way == (ChainEffect::Shut { surely: true }) {
             closed.push(ForwardChain { family: base.family, text: table.chain(&base.name).to_string() });
         }
     }
@@ -107,27 +111,32 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
 }
 
 /// Returns what `FORWARD` does with pods' packets: the worse one of both variants.
-pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Way, Error> {
+pub(super) fn way(nft: &mut Nft, family: Family, pods: Pods) -> Result<ChainEffect, Error> {
     let usual = way_in(nft, family, Variant::Nft, pods)?;
     Ok(usual.max(way_in(nft, family, Variant::Legacy, pods)?))
 }
 
 /// Returns what `FORWARD` of one variant does with pods' packets. A missing chain or table lets them pass. The usual
 /// variant is read as nf_tables, even if the command is the legacy one.
-pub(super) fn way_in(nft: &mut Nft, family: Family, variant: Variant, pods: Pods) -> Result<Way, Error> {
+pub(super) fn way_in(
+    nft: &mut Nft,
+    family: Family,
+    variant: Variant,
+    pods: Pods,
+) -> Result<ChainEffect, Error> {
     let table = filter(family);
     if variant != Variant::Legacy {
         if !nft.has_chain(table.chain(FORWARD)).default_for(&UNSUPPORTED)? {
-            return Ok(Way::Open);
+            return Ok(ChainEffect::Open);
         }
         let policy = nft.drops_by_policy(table.chain(FORWARD))?;
         return walk::through(FORWARD, policy, pods, &mut |chain, last| lines(nft, table.chain(chain), last));
     }
-    let Some(saved) = xtables::legacy_table(family, "filter")? else { return Ok(Way::Open) };
+    let Some(saved) = xtables::legacy_table(family, "filter")? else { return Ok(ChainEffect::Open) };
     let rules = xtables::rules_in(&saved);
     walk::through(FORWARD, xtables::drops(&saved, FORWARD), pods, &mut |chain, _| {
         let inside = rules.iter().filter(|rule| xtables::in_chain(rule, chain));
-        Ok(inside.map(|rule| Line::saved(rule)).collect())
+        Ok(inside.map(|rule| FilterRule::saved(rule)).collect())
     })
 }
 

@@ -43,11 +43,11 @@ pub(super) fn published_rules(ip: IpAddr, comment: &str) -> [String; 2] {
 }
 
 /// The lines of a table as `iptables-save` prints it.
-pub(super) struct Saved<'a>(pub(super) Vec<&'a str>);
+pub(super) struct SavedTable<'a>(pub(super) Vec<&'a str>);
 
-impl<'a> Saved<'a> {
+impl<'a> SavedTable<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Saved(text.lines().map(str::trim_end).collect())
+        SavedTable(text.lines().map(str::trim_end).collect())
     }
 
     pub(super) fn has_chain(&self, name: &str) -> bool {

@@ -4,7 +4,7 @@ use cnimble_cni::{Code, Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
 
 use super::nftables::{self, Forwarding};
-use super::walk::{Pods, Way};
+use super::walk::{ChainEffect, Pods};
 use super::{Admin, Backend, Forward, choose, firewalld, iptables, others, table};
 use crate::elements::Layout;
 use crate::failures::{UNSUPPORTED, not_available};
@@ -71,8 +71,8 @@ fn passed_by(configured: Option<Backend>, nft: &mut Nft, forward: &Forward) -> R
         }
         // With configured nf_tables, a rule with a condition may be the administrator's and let the pods pass.
         let shut = match others::way(nft, family, Pods::Refused)? {
-            Way::Open => false,
-            Way::Shut { surely } => surely || configured.is_none(),
+            ChainEffect::Open => false,
+            ChainEffect::Shut { surely } => surely || configured.is_none(),
         };
         if shut {
             return Ok(Some(
@@ -105,9 +105,9 @@ fn in_the_way(nft: &mut Nft, family: Family, pods: Pods) -> Result<Option<(Strin
     for variant in [Variant::Nft, Variant::Legacy] {
         let way = others::way_in(nft, family, variant, pods)?;
         let is_in_the_way = match pods {
-            Pods::Accepted => way != Way::Open,
+            Pods::Accepted => way != ChainEffect::Open,
             // A rule with a condition may let them pass.
-            Pods::Refused | Pods::Added => way == Way::Shut { surely: true },
+            Pods::Refused | Pods::Added => way == ChainEffect::Shut { surely: true },
         };
         if !is_in_the_way {
             continue;

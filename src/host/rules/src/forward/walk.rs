@@ -11,7 +11,7 @@ const CHAINS: usize = 200;
 
 /// What a chain does with pods' packets. The worse one is the greater one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum ChainEffect {
     /// The chain lets them pass.
     Open,
     /// The chain drops those that match no condition.
@@ -23,27 +23,28 @@ pub(super) enum Way {
 
 /// Returns the rules of a chain, at least up to the first for which the given function returns true. Without the chain
 /// there are none.
-pub(super) type Lines<'a> = &'a mut dyn FnMut(&str, &dyn Fn(&Line) -> bool) -> Result<Vec<Line>, Error>;
+pub(super) type Lines<'a> =
+    &'a mut dyn FnMut(&str, &dyn Fn(&FilterRule) -> bool) -> Result<Vec<FilterRule>, Error>;
 
 /// A rule, as far as the walk needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct FilterRule {
     /// Whether some packets may not match it.
     conditional: bool,
     /// What it does with packets that match. `None` for a rule that decides nothing.
     verdict: Option<Verdict>,
 }
 
-impl From<&Rule> for Line {
+impl From<&Rule> for FilterRule {
     fn from(rule: &Rule) -> Self {
         // Where a verdict map leads isn't known. An accept is assumed, which only makes the result unsure, because a
         // lookup is a condition. A lookup in a set without a verdict can't be told from that, and counts the same.
         let verdict = rule.verdict().or_else(|| rule.has("lookup").then_some(Verdict::Accept));
-        Line { conditional: !rule.matches_all(), verdict }
+        FilterRule { conditional: !rule.matches_all(), verdict }
     }
 }
 
-impl Line {
+impl FilterRule {
     fn leads_to(&self, wanted: &str) -> bool {
         matches!(&self.verdict, Some(Verdict::Jump(chain)) if chain == wanted)
     }
@@ -74,12 +75,12 @@ impl Line {
             };
             break;
         }
-        Line { conditional, verdict }
+        FilterRule { conditional, verdict }
     }
 }
 
 /// How a walk through a chain ends.
-enum End {
+enum ChainVerdict {
     Accepted,
     Dropped,
     /// The packet left the chain without a decision.
@@ -104,23 +105,23 @@ pub(super) fn through(
     drops_by_policy: bool,
     pods: Pods,
     lines: Lines<'_>,
-) -> Result<Way, Error> {
+) -> Result<ChainEffect, Error> {
     if pods == Pods::Added
         && !lines(chain, &|line| line.leads_to(PODS))?.iter().any(|line| line.leads_to(PODS))
     {
-        return Ok(Way::Open);
+        return Ok(ChainEffect::Open);
     }
-    let mut walk = Walk { accepted: pods != Pods::Refused, surely: true, remaining: CHAINS };
+    let mut walk = ForwardWalk { accepted: pods != Pods::Refused, surely: true, remaining: CHAINS };
     let dropped = match walk.chain(chain, lines)? {
-        End::Accepted => false,
-        End::Dropped => true,
-        End::Returned => drops_by_policy,
+        ChainVerdict::Accepted => false,
+        ChainVerdict::Dropped => true,
+        ChainVerdict::Returned => drops_by_policy,
     };
-    Ok(if dropped { Way::Shut { surely: walk.surely } } else { Way::Open })
+    Ok(if dropped { ChainEffect::Shut { surely: walk.surely } } else { ChainEffect::Open })
 }
 
 /// The state of one walk.
-struct Walk {
+struct ForwardWalk {
     /// Whether the plugin's chain accepts the packet.
     accepted: bool,
     /// Whether no rule with a condition could have let it pass until now.
@@ -129,35 +130,37 @@ struct Walk {
     remaining: usize,
 }
 
-impl Walk {
-    fn chain(&mut self, name: &str, lines: Lines<'_>) -> Result<End, Error> {
+impl ForwardWalk {
+    fn chain(&mut self, name: &str, lines: Lines<'_>) -> Result<ChainVerdict, Error> {
         let Some(remaining) = self.remaining.checked_sub(1) else {
             self.surely = false;
-            return Ok(End::Returned);
+            return Ok(ChainVerdict::Returned);
         };
         self.remaining = remaining;
         let accepted = self.accepted;
         let lines_of_chain = lines(name, &|line| line.is_last() || accepted && line.leads_to(PODS))?;
-        for Line { conditional, verdict } in lines_of_chain {
+        for FilterRule { conditional, verdict } in lines_of_chain {
             match verdict {
-                Some(Verdict::Jump(chain)) if chain == PODS && self.accepted => return Ok(End::Accepted),
+                Some(Verdict::Jump(chain)) if chain == PODS && self.accepted => {
+                    return Ok(ChainVerdict::Accepted);
+                }
                 Some(Verdict::Jump(chain)) if [STAGE1, PODS].contains(&chain.as_str()) => {}
                 Some(Verdict::Accept | Verdict::Jump(_) | Verdict::Goto(_)) if conditional => {
                     self.surely = false;
                 }
                 _ if conditional => {}
-                Some(Verdict::Accept) => return Ok(End::Accepted),
-                Some(Verdict::Drop) => return Ok(End::Dropped),
-                Some(Verdict::Return) => return Ok(End::Returned),
+                Some(Verdict::Accept) => return Ok(ChainVerdict::Accepted),
+                Some(Verdict::Drop) => return Ok(ChainVerdict::Dropped),
+                Some(Verdict::Return) => return Ok(ChainVerdict::Returned),
                 Some(Verdict::Jump(chain)) => match self.chain(&chain, lines)? {
-                    End::Returned => {}
+                    ChainVerdict::Returned => {}
                     end => return Ok(end),
                 },
                 Some(Verdict::Goto(chain)) => return self.chain(&chain, lines),
                 None => {}
             }
         }
-        Ok(End::Returned)
+        Ok(ChainVerdict::Returned)
     }
 }
 
@@ -165,29 +168,34 @@ impl Walk {
 mod tests {
     use super::*;
 
-    fn way(policy_drops: bool, pods: Pods, saved: &str) -> Way {
-        let mut lines = |chain: &str, _: &dyn Fn(&Line) -> bool| {
+    fn way(policy_drops: bool, pods: Pods, saved: &str) -> ChainEffect {
+        let mut lines = |chain: &str, _: &dyn Fn(&FilterRule) -> bool| {
             let prefix = format!("-A {chain} ");
-            Ok(saved.lines().map(str::trim).filter(|l| l.starts_with(&prefix)).map(Line::saved).collect())
+            Ok(saved
+                .lines()
+                .map(str::trim)
+                .filter(|l| l.starts_with(&prefix))
+                .map(FilterRule::saved)
+                .collect())
         };
         through("FORWARD", policy_drops, pods, &mut lines).unwrap()
     }
 
-    const SURE: Way = Way::Shut { surely: true };
-    const PERHAPS: Way = Way::Shut { surely: false };
+    const SURE: ChainEffect = ChainEffect::Shut { surely: true };
+    const PERHAPS: ChainEffect = ChainEffect::Shut { surely: false };
 
     #[test]
     fn what_no_condition_matches_goes_to_the_end() {
-        assert_eq!(way(false, Pods::Refused, ""), Way::Open);
+        assert_eq!(way(false, Pods::Refused, ""), ChainEffect::Open);
         assert_eq!(way(true, Pods::Refused, ""), SURE);
         let reject = "-A FORWARD -j REJECT --reject-with icmp-host-prohibited";
         assert_eq!(way(false, Pods::Refused, reject), SURE);
         let commented = "-A FORWARD -m comment --comment \"a \\\"-j ACCEPT\\\" b\" -j DROP";
         assert_eq!(way(false, Pods::Refused, commented), SURE);
-        assert_eq!(way(false, Pods::Refused, "-A FORWARD -s 10.0.0.0/8 -j DROP"), Way::Open);
+        assert_eq!(way(false, Pods::Refused, "-A FORWARD -s 10.0.0.0/8 -j DROP"), ChainEffect::Open);
         let docker = "-A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -j DOCKER\n-A DOCKER-USER -j RETURN";
         assert_eq!(way(true, Pods::Refused, docker), PERHAPS);
-        assert_eq!(way(false, Pods::Refused, docker), Way::Open);
+        assert_eq!(way(false, Pods::Refused, docker), ChainEffect::Open);
     }
 
     #[test]
@@ -195,19 +203,19 @@ mod tests {
         let zones = "-A FORWARD -m comment --comment zones -j ZONES\n-A ZONES -g PUBLIC\n-A ZONES -j ACCEPT\n\
                      -A PUBLIC -j LOG\n-A PUBLIC -i eth0 -j RETURN\n-A FORWARD -j REJECT";
         assert_eq!(way(false, Pods::Refused, zones), SURE);
-        assert_eq!(way(false, Pods::Refused, &format!("{zones}\n-A PUBLIC -j ACCEPT")), Way::Open);
+        assert_eq!(way(false, Pods::Refused, &format!("{zones}\n-A PUBLIC -j ACCEPT")), ChainEffect::Open);
         assert_eq!(way(true, Pods::Refused, "-A FORWARD -j A\n-A A -j FORWARD"), PERHAPS, "endless");
     }
 
     #[test]
     fn pods_are_accepted_where_their_chain_comes_first() {
         let first = "-A FORWARD -j CNI-ISOLATION-STAGE-1\n-A FORWARD -j CNI-FORWARD\n-A FORWARD -j DROP";
-        assert_eq!(way(true, Pods::Accepted, first), Way::Open);
+        assert_eq!(way(true, Pods::Accepted, first), ChainEffect::Open);
         assert_eq!(way(true, Pods::Refused, first), SURE);
         let behind = "-A FORWARD -j DROP\n-A FORWARD -j CNI-FORWARD";
         assert_eq!(way(true, Pods::Accepted, behind), SURE);
         assert_eq!(way(true, Pods::Added, behind), SURE);
-        assert_eq!(way(true, Pods::Added, "-A FORWARD -j DROP"), Way::Open, "it will be in front");
+        assert_eq!(way(true, Pods::Added, "-A FORWARD -j DROP"), ChainEffect::Open, "it will be in front");
     }
 
     #[test]

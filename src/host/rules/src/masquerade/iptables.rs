@@ -53,16 +53,16 @@ fn add_family(family: Family, rules: Rules, variant: Variant) -> Result<Vec<Stri
     // Usually it fails because the chain exists, for another interface or from an earlier run of the container.
     let saved = command::run(&variant.command(family, "save"), &["-t", "nat"], "")?;
     let Some(missing) = rules.missing(&saved) else { return Err(first) };
-    let lines: Vec<String> = missing.iter().map(Line::add).collect();
+    let lines: Vec<String> = missing.iter().map(RuleLine::add).collect();
     restore(family, &lines, variant)?;
-    Ok(missing.iter().map(Line::delete).collect())
+    Ok(missing.iter().map(RuleLine::delete).collect())
 }
 
 /// Returns the lines that add what a saved table `nat` lacks. All addresses must be of `family`.
 pub(crate) fn missing(owner: &Owner, family: Family, sources: Sources<'_>, saved: &str) -> Vec<String> {
     let addrs: Vec<&IpNetwork> = sources.addrs.iter().collect();
     match Rules::new(owner, family, &addrs, sources.translation).missing(saved) {
-        Some(missing) => missing.iter().map(Line::add).collect(),
+        Some(missing) => missing.iter().map(RuleLine::add).collect(),
         None => Rules::new(owner, family, &addrs, sources.translation).whole(),
     }
 }
@@ -81,7 +81,7 @@ pub(super) fn is_whole(owner: &Owner, addr: &IpNetwork, translation: &Translatio
 }
 
 /// A rule without an action, and what to do with it.
-struct Line {
+struct RuleLine {
     place: RulePosition,
     rule: String,
 }
@@ -95,13 +95,13 @@ enum RulePosition {
     Nowhere,
 }
 
-impl Line {
+impl RuleLine {
     /// Returns the rule of a container's chain that leaves what goes to a network as it is.
     fn accept(chain: &str, net: &IpNetwork, comment: &str) -> Self {
         // iptables-save prints no destination if it is every address, and the lines are compared with its output.
         let to =
             if net.prefix() == 0 { String::new() } else { format!("-d {}/{} ", net.network(), net.prefix()) };
-        Line { place: RulePosition::First, rule: format!("{chain} {to}{comment} -j ACCEPT") }
+        RuleLine { place: RulePosition::First, rule: format!("{chain} {to}{comment} -j ACCEPT") }
     }
 
     /// Returns the line of `iptables-restore` that puts the rule in its place.
@@ -123,7 +123,7 @@ impl Line {
 /// The rules of a container's chain and the jumps to it, of one family.
 struct Rules {
     chain: String,
-    lines: Vec<Line>,
+    lines: Vec<RuleLine>,
 }
 
 impl Rules {
@@ -140,12 +140,12 @@ impl Rules {
             None => "MASQUERADE".to_owned(),
         };
         let translate = format!("{chain} ! -d {multicast} {comment} -j {target}");
-        let mut lines = vec![Line { place: RulePosition::Last, rule: translate }];
-        lines.extend(translation.excluded(v4).map(|net| Line::accept(&chain, net, &comment)));
+        let mut lines = vec![RuleLine { place: RulePosition::Last, rule: translate }];
+        lines.extend(translation.excluded(v4).map(|net| RuleLine::accept(&chain, net, &comment)));
         for addr in addrs {
-            lines.push(Line::accept(&chain, addr, &comment));
+            lines.push(RuleLine::accept(&chain, addr, &comment));
             let rule = format!("POSTROUTING -s {}/{host} {comment} -j {chain}", addr.ip());
-            lines.push(Line { place: RulePosition::Last, rule });
+            lines.push(RuleLine { place: RulePosition::Last, rule });
         }
         Rules { chain, lines }
     }
@@ -154,18 +154,18 @@ impl Rules {
     /// restore, so that no rule is there twice.
     fn whole(&self) -> Vec<String> {
         let new = format!("-N {}", self.chain);
-        std::iter::once(new).chain(self.lines.iter().map(Line::add)).collect()
+        std::iter::once(new).chain(self.lines.iter().map(RuleLine::add)).collect()
     }
 
     /// Returns the lines that take [`whole`](Self::whole) back.
     fn without(&self) -> Vec<String> {
         let chain = [format!("-X {}", self.chain)];
-        self.lines.iter().map(Line::delete).chain(chain).collect()
+        self.lines.iter().map(RuleLine::delete).chain(chain).collect()
     }
 
     /// Returns the rules that the saved table lacks, and the outdated ones to remove. Returns `None` if even the chain
     /// is missing.
-    fn missing(self, saved: &str) -> Option<Vec<Line>> {
+    fn missing(self, saved: &str) -> Option<Vec<RuleLine>> {
         let chain = format!(":{} ", self.chain);
         if !saved.lines().any(|line| line.starts_with(&chain)) {
             return None;
@@ -175,8 +175,8 @@ impl Rules {
         let others = saved.iter().filter(|rule| {
             rule.starts_with(&translates) && !self.lines.iter().any(|line| line.rule == **rule)
         });
-        let mut missing: Vec<Line> =
-            others.map(|rule| Line { place: RulePosition::Nowhere, rule: (*rule).to_owned() }).collect();
+        let mut missing: Vec<RuleLine> =
+            others.map(|rule| RuleLine { place: RulePosition::Nowhere, rule: (*rule).to_owned() }).collect();
         missing.extend(self.lines.into_iter().filter(|line| !saved.contains(&line.rule.as_str())));
         Some(missing)
     }

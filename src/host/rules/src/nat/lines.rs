@@ -16,7 +16,7 @@ pub(super) const LONGEST: usize = 2000;
 
 /// A rule, as far as a walk needs it.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+pub(super) struct NatRule {
     /// The handle, or in the legacy variant the number in the chain.
     pub(super) number: u64,
     /// Empty in the legacy variant.
@@ -35,10 +35,10 @@ pub(super) struct Line {
 /// The targets that translate.
 const TRANSLATIONS: [&str; 5] = ["SNAT", "DNAT", "MASQUERADE", "REDIRECT", "NETMAP"];
 
-impl Line {
+impl NatRule {
     pub(super) fn of_nft(family: Family, rule: &Rule) -> Self {
         let Destination { protocol, ports, .. } = rule.destination();
-        Line {
+        NatRule {
             number: rule.handle,
             comment: rule.comment.clone(),
             verdict: rule.verdict(),
@@ -51,7 +51,7 @@ impl Line {
     }
 
     pub(super) fn of_legacy(rule: legacy::Rule) -> Self {
-        Line {
+        NatRule {
             number: rule.number as u64,
             comment: String::new(),
             verdict: rule.verdict,
@@ -115,12 +115,12 @@ fn may_be_local(end: &End) -> bool {
 }
 
 /// Returns the rules of a chain of the nf_tables variant, or `None` if it has more than [`LONGEST`].
-pub(super) fn of_chain(nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<Line>>, Error> {
+pub(super) fn of_chain(nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<NatRule>>, Error> {
     let count = std::cell::Cell::new(0_usize);
     let rules = nft.rules_until(nat(family).chain(chain), |_| {
         count.set(count.get() + 1);
         count.get() > LONGEST
     })?;
     let is_whole = rules.len() <= LONGEST;
-    Ok(is_whole.then(|| rules.iter().map(|rule| Line::of_nft(family, rule)).collect()))
+    Ok(is_whole.then(|| rules.iter().map(|rule| NatRule::of_nft(family, rule)).collect()))
 }

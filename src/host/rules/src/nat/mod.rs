@@ -28,8 +28,8 @@ use cnimble_netlink::nft::{Family, Nft};
 use super::protocol::Protocol;
 use super::whose;
 pub use super::xtables::Variant;
+use walk::NatWalk;
 pub use walk::Tables;
-use walk::Walk;
 
 /// A host port and its protocol, on one address of the node or, with `None`, on all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,7 +213,9 @@ fn find_first(
     is_wanted: impl Fn(&Effect) -> bool,
 ) -> Result<Option<Decision>, Error> {
     for variant in [Variant::Nft, Variant::Legacy] {
-        let Some(mut walk) = Walk::open(nft, tables, variant, traffic, with_translations)? else { continue };
+        let Some(mut walk) = NatWalk::open(nft, tables, variant, traffic, with_translations)? else {
+            continue;
+        };
         for chain in traffic.chains() {
             if let Some(found) = walk.through(chain, &mut |found| is_wanted(&found.effect))? {
                 return Ok(Some(found));

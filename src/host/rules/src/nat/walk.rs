@@ -6,7 +6,7 @@ use cnimble_cni::Error;
 use cnimble_netlink::legacy;
 use cnimble_netlink::nft::{Family, Nft, Verdict};
 
-use super::lines::{self, Line};
+use super::lines::{self, NatRule};
 use super::{Decision, Effect, Traffic, Variant};
 use crate::xtables;
 
@@ -27,9 +27,9 @@ pub struct Tables {
     /// Whether nf_tables has the table.
     present: BTreeMap<Family, bool>,
     /// The chains of the nf_tables variant. `None` for one with too many rules.
-    chains: BTreeMap<(Family, String), Option<Vec<Line>>>,
+    chains: BTreeMap<(Family, String), Option<Vec<NatRule>>>,
     /// The whole table of the legacy variant. `None` if there is none.
-    legacy: BTreeMap<Family, Option<BTreeMap<String, Vec<Line>>>>,
+    legacy: BTreeMap<Family, Option<BTreeMap<String, Vec<NatRule>>>>,
 }
 
 impl Tables {
@@ -49,9 +49,9 @@ impl Tables {
         }
         let mut read = None;
         if xtables::has_legacy(family, "nat") {
-            let mut chains = BTreeMap::<String, Vec<Line>>::new();
+            let mut chains = BTreeMap::<String, Vec<NatRule>>::new();
             for rule in legacy::rules(family, "nat")? {
-                chains.entry(rule.chain.clone()).or_default().push(Line::of_legacy(rule));
+                chains.entry(rule.chain.clone()).or_default().push(NatRule::of_legacy(rule));
             }
             read = Some(chains);
         }
@@ -61,7 +61,7 @@ impl Tables {
     }
 
     /// Returns the rules of a chain of the nf_tables variant, or `None` if there are too many.
-    fn chain(&mut self, nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<Line>>, Error> {
+    fn chain(&mut self, nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Vec<NatRule>>, Error> {
         let key = (family, chain.to_owned());
         if let Some(known) = self.chains.get(&key) {
             return Ok(known.clone());
@@ -73,7 +73,7 @@ impl Tables {
 }
 
 /// A walk through one variant's table, for one kind of traffic.
-pub(super) struct Walk<'a> {
+pub(super) struct NatWalk<'a> {
     nft: &'a mut Nft,
     tables: &'a mut Tables,
     variant: Variant,
@@ -87,7 +87,7 @@ pub(super) struct Walk<'a> {
 /// Returns whether a walk ends at this decision.
 type Wanted<'a> = &'a mut dyn FnMut(&Decision) -> bool;
 
-impl<'a> Walk<'a> {
+impl<'a> NatWalk<'a> {
     /// Prepares a walk. Returns `None` if the variant is known to have no table. Chains that only translate are read
     /// only `with_translations`.
     pub(super) fn open(
@@ -103,7 +103,14 @@ impl<'a> Walk<'a> {
             Variant::Legacy => tables.has_legacy(traffic.family())?,
             Variant::Nft | Variant::Usual => is_one || tables.has_table(nft, traffic.family())?,
         };
-        Ok(is_there.then(|| Walk { nft, tables, variant, traffic, seen: BTreeSet::new(), with_translations }))
+        Ok(is_there.then(|| NatWalk {
+            nft,
+            tables,
+            variant,
+            traffic,
+            seen: BTreeSet::new(),
+            with_translations,
+        }))
     }
 
     /// Returns the first wanted decision in a built-in chain and in those that it leads to.
@@ -119,7 +126,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the rules of a chain, none if it doesn't exist, and `None` if there are too many.
-    fn lines(&mut self, chain: &str) -> Result<Option<Vec<Line>>, Error> {
+    fn lines(&mut self, chain: &str) -> Result<Option<Vec<NatRule>>, Error> {
         let family = self.traffic.family();
         match self.variant {
             Variant::Legacy => {
@@ -131,7 +138,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the effect of a rule of a chain, or with `None` of a chain that is not read.
-    fn decision(&self, chain: &str, line: Option<&Line>, effect: Effect) -> Decision {
+    fn decision(&self, chain: &str, line: Option<&NatRule>, effect: Effect) -> Decision {
         Decision {
             variant: self.variant,
             family: self.traffic.family(),

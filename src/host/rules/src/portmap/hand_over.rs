@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 use cnimble_cni::{Error, Owner};
 use cnimble_netlink::nft::{Family, Key, Nft, Table};
 
-use super::iptables::{self, GUARD, Shared};
+use super::iptables::{self, GUARD, SharedChains};
 use super::nftables::{hairpin_network, has_ports, is_all};
 use super::{Forward, Mapping, Protocol, localnet};
 use crate::command;
@@ -83,7 +83,7 @@ pub(crate) fn lines(
     iptables::shared(
         &mut lines,
         marks.map(|(_, forward, _)| forward.mark_bit),
-        &Shared::read(nft, family, Variant::Usual)?,
+        &SharedChains::read(nft, family, Variant::Usual)?,
     );
     // A container has one chain for all of its interfaces in the network.
     for chain in targets.iter().map(|(owner, ..)| DNAT.name_of(owner)).collect::<BTreeSet<_>>() {

@@ -64,14 +64,14 @@ fn add_pod(
     variant: Variant,
 ) -> Result<(), Error> {
     let family = if pod.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-    let mut present = Shared::read(nft, family, variant)?;
+    let mut present = SharedChains::read(nft, family, variant)?;
     loop {
         let input = input(owner, forward, pod, &present);
         let restored = command::run(&variant.command(family, "restore"), &["--noflush", "--wait"], &input);
         let Err(err) = restored else { return Ok(()) };
         // Only a shared chain that was missing before and exists now explains the failure by a concurrent ADD.
         let had_chain = present.dnat;
-        present = Shared::read(nft, family, variant)?;
+        present = SharedChains::read(nft, family, variant)?;
         if had_chain || !present.dnat {
             return Err(err);
         }
@@ -82,7 +82,7 @@ fn add_pod(
 /// PREROUTING and OUTPUT. POSTROUTING has a jump to the masquerading chain, and PREROUTING of `mangle` one to the
 /// guard.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct SharedChains {
     dnat: bool,
     prerouting: bool,
     output: bool,
@@ -90,14 +90,14 @@ pub(super) struct Shared {
     guard: bool,
 }
 
-impl Shared {
+impl SharedChains {
     /// Looks at the tables `nat` and `mangle` of one variant: by netlink, or for the legacy variant by `iptables-save`.
     pub(super) fn read(nft: &mut Nft, family: Family, variant: Variant) -> Result<Self, Error> {
         let is_legacy = variant == Variant::Legacy || xtables::is_legacy(&variant.command(family, "restore"));
         if !is_legacy {
             let rules = nft.rules(nat(family), None)?;
             let guard = nft.rules(Table::new(family, "mangle"), Some("PREROUTING"))?;
-            return Ok(Shared {
+            return Ok(SharedChains {
                 dnat: nft.has_chain(nat(family).chain(DNAT.parent))?,
                 prerouting: reference::has_jump(&rules, "PREROUTING", DNAT.parent),
                 output: reference::has_jump(&rules, "OUTPUT", DNAT.parent),
@@ -108,7 +108,7 @@ impl Shared {
         let saved = xtables::legacy_table(family, "nat")?.unwrap_or_default();
         let rules = xtables::rules_in(&saved);
         let dnat = format!(":{} ", DNAT.parent);
-        Ok(Shared {
+        Ok(SharedChains {
             dnat: saved.lines().any(|line| line.starts_with(&dnat)),
             prerouting: reference::has_legacy_jump(&rules, "PREROUTING", DNAT.parent),
             output: reference::has_legacy_jump(&rules, "OUTPUT", DNAT.parent),
@@ -131,7 +131,7 @@ fn quoted(argument: &str) -> String {
 /// A line `:CHAIN` makes a chain or empties it, so that no rule is there twice. A line `-N` keeps what others have put
 /// into the chain since the look. If the chain exists by then, the legacy variant refuses the whole table. The
 /// nf_tables variant may add second jumps, which do no harm.
-fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) -> String {
+fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &SharedChains) -> String {
     let mut lines = Vec::new();
     if forward.localhost() == Some(pod.ip()) {
         lines.push("*mangle".to_owned());
@@ -155,7 +155,7 @@ fn input(owner: &Owner, forward: &Forward, pod: &IpNetwork, present: &Shared) ->
 
 /// Adds the lines that make missing shared chains and the jumps to them. `mark` is the number of the bit for
 /// masquerading, or `None` if no mark chain is needed.
-pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &Shared) {
+pub(super) fn shared(lines: &mut Vec<String>, mark: Option<u8>, present: &SharedChains) {
     if let Some(bit) = mark {
         let mark = format!("{0:#x}/{0:#x}", 1_u32 << (bit & 31));
         lines.push(format!(":{SETMARK} - [0:0]"));

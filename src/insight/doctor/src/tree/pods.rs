@@ -25,7 +25,7 @@ pub(super) struct TaggedOwner {
 }
 
 /// A pod with its place on the host.
-pub(super) struct Attached {
+pub(super) struct PlacedPod {
     pub(super) owner: TaggedOwner,
     pub(super) pod: Pod,
     /// The index of the host's end.
@@ -37,11 +37,11 @@ pub(super) struct Attached {
 }
 
 /// Returns the cache's pods, without loopback, each with what its namespace has.
-pub(super) fn of_cache(entries: Vec<Entry>, links: &[Link]) -> Vec<Attached> {
+pub(super) fn of_cache(entries: Vec<Entry>, links: &[Link]) -> Vec<PlacedPod> {
     entries.into_iter().filter(|entry| entry.ifname != "lo").map(|entry| of_entry(&entry, links)).collect()
 }
 
-fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
+fn of_entry(entry: &Entry, links: &[Link]) -> PlacedPod {
     let owner = owner_of(entry);
     let list = entry.network_list().ok();
     let mut pod = Pod {
@@ -83,7 +83,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> Attached {
     if pod.interface.is_none() {
         pod.addresses = given_addresses(entry);
     }
-    Attached {
+    PlacedPod {
         owner: TaggedOwner { owner, tag },
         pod,
         host_index,
@@ -101,12 +101,12 @@ pub fn given_addresses(entry: &Entry) -> Vec<String> {
 
 /// Returns the pods that no entry of `told` is about, and that an alias names on the host's end or on the link in the
 /// pod.
-pub(super) fn of_aliases(links: &[Link], told: &[Attached]) -> Vec<Attached> {
+pub(super) fn of_aliases(links: &[Link], told: &[PlacedPod]) -> Vec<PlacedPod> {
     let known: BTreeSet<u32> = told.iter().filter_map(|of| of.host_index).collect();
     let tags: BTreeSet<&str> = told.iter().map(|of| of.owner.tag.as_str()).collect();
     let namespaces = Namespaces::read();
     let ends = links.iter().filter(|link| link.kind == pair::KIND && !known.contains(&link.index));
-    let mut found: Vec<Attached> = ends
+    let mut found: Vec<PlacedPod> = ends
         .filter_map(|link| {
             of_alias(link, links, |owner| namespaces.behind(link, &owner.attachment.ifname), Some(link.index))
         })
@@ -132,7 +132,7 @@ fn of_alias<'n>(
     links: &[Link],
     inside: impl FnOnce(&Owner) -> Option<(&'n Path, Inside)>,
     host_index: Option<u32>,
-) -> Option<Attached> {
+) -> Option<PlacedPod> {
     let owner = Owner::named(&link.alias)?;
     let mut pod = Pod {
         container_id: owner.attachment.container_id.clone(),
@@ -148,7 +148,7 @@ fn of_alias<'n>(
         }
         None => pod.problem = Some("the cache doesn't know it, nor where its namespace is".to_owned()),
     }
-    Some(Attached {
+    Some(PlacedPod {
         owner: TaggedOwner { owner, tag: tag(link).to_owned() },
         pod,
         host_index,

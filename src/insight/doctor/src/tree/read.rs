@@ -7,7 +7,7 @@ use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{self as netlink, Netlink};
 use cnimble_rules::forward::Policy;
-use cnimble_rules::listing::{self, Listed};
+use cnimble_rules::listing::{self, OwnedRule};
 use cnimble_rules::objects::bridge;
 use cnimble_runtime::{Cache, CacheError};
 
@@ -124,7 +124,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
 }
 
 /// Returns the text about a rule without a pod.
-fn stray(rule: &Listed) -> String {
+fn stray(rule: &OwnedRule) -> String {
     let owner = match &rule.owner {
         listing::RuleOwner::Comment(comment) => comment.clone(),
         listing::RuleOwner::Container { network, container_id } => {

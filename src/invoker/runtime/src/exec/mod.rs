@@ -26,7 +26,7 @@ use cnimble_cni::{self as cni, Verb};
 use super::abandoned::Caller;
 use super::error::PluginError;
 use super::observe::{Execution, Observer};
-use running::{End, MAX_OUTPUT, Running, converse};
+use running::{MAX_OUTPUT, PluginExit, Running, converse};
 
 /// The values of the variables `CNI_*`, and of the caller's own variables.
 #[derive(Debug, Clone, Copy)]
@@ -223,8 +223,8 @@ impl Exec {
         let work = converse(&mut running.0, invocation.stdin, &mut output, &mut noise);
         let end = self.within(time, work).await;
         let status = match end {
-            Some(Ok(End::Exit(status))) => status,
-            Some(Ok(End::TooLong)) => {
+            Some(Ok(PluginExit::Exit(status))) => status,
+            Some(Ok(PluginExit::TooLong)) => {
                 running.kill().await;
                 let (path, stderr) = (file.to_owned(), text(&noise));
                 return Err(PluginError::TooLong { path, limit: MAX_OUTPUT, stderr });

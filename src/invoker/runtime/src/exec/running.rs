@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// How the exchange with a plugin ended.
-pub(super) enum End {
+pub(super) enum PluginExit {
     Exit(ExitStatus),
     /// The plugin wrote more than [`MAX_OUTPUT`] to stdout, and may still run.
     TooLong,
@@ -34,7 +34,7 @@ pub(super) async fn converse(
     input: &[u8],
     output: &mut Vec<u8>,
     noise: &mut Vec<u8>,
-) -> Result<End, (&'static str, io::Error)> {
+) -> Result<PluginExit, (&'static str, io::Error)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async move {
         let Some(mut stdin) = stdin else { return Ok(()) };
@@ -84,16 +84,16 @@ pub(super) async fn converse(
     };
     let mut talk = pin!(talk);
     let status = tokio::select! {
-        complete = &mut talk => if complete? { child.wait().await } else { return Ok(End::TooLong) },
+        complete = &mut talk => if complete? { child.wait().await } else { return Ok(PluginExit::TooLong) },
         status = child.wait() => {
             match timeout(DRAIN, &mut talk).await {
-                Ok(Ok(false)) => return Ok(End::TooLong),
+                Ok(Ok(false)) => return Ok(PluginExit::TooLong),
                 Ok(Err(err)) => return Err(err),
                 Ok(Ok(true)) | Err(_) => status,
             }
         }
     };
-    status.map(End::Exit).map_err(|err| ("waiting for it", err))
+    status.map(PluginExit::Exit).map_err(|err| ("waiting for it", err))
 }
 
 /// Reads to the end, and keeps the last [`MAX_STDERR`] bytes.

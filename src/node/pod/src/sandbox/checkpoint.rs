@@ -36,10 +36,10 @@ pub(super) struct RecordDirectory {
 }
 
 /// The known facts about records by ID. They stay true, because a record never changes its name or its pod.
-type Known = BTreeMap<String, Seen>;
+type Known = BTreeMap<String, CachedRecord>;
 
 #[derive(Debug, Default)]
-struct Seen {
+struct CachedRecord {
     /// The pod, once [`RecordDirectory::pods`] has read the record. The inner `None` stands for a record that it does
     /// not want.
     pod: Option<Option<PodId>>,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use cnimble_api::{Collection, Connection, End, Pace, Server, StartError};
 
-use super::listed::{Event, Listed};
+use super::listed::{Event, ServerPods};
 use super::merge::PodChange;
 use super::{Condition, Reporter, SourceError, SourceKind};
 use crate::PodId;
@@ -63,7 +63,7 @@ pub(super) struct Reader {
     connection: Connection,
     pods: Collection,
     source: ApiSource,
-    listed: Listed,
+    listed: ServerPods,
 }
 
 impl Reader {
@@ -79,7 +79,7 @@ impl Reader {
         let annotations = Arc::clone(&source.annotations);
         let only_managed = Arc::clone(&source.only_managed);
         let listed =
-            Listed::new(connection.server().to_owned(), source.node.clone(), annotations, only_managed);
+            ServerPods::new(connection.server().to_owned(), source.node.clone(), annotations, only_managed);
         let pods = Collection::new("/api/v1/pods").only("spec.nodeName", &source.node);
         Ok(Reader { connection, pods, listed, source })
     }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::SourceError;
-use super::listed::{Event, Listed, MIRROR};
+use super::listed::{Event, MIRROR, ServerPods};
 use super::merge::PodChange;
 use super::url::follow;
 
@@ -12,7 +12,7 @@ pub(crate) fn server(bytes: &[u8]) {
 }
 
 fn listed(bytes: &[u8]) {
-    let mut listed = Listed::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());
+    let mut listed = ServerPods::new("https://k".to_owned(), "n".to_owned(), Arc::default(), Arc::default());
     cnimble_api::fuzzing::page(bytes, |item| drop(listed.item(item)));
     let mut version = Some("1".to_owned());
     for line in bytes.split(|byte| *byte == b'\n') {

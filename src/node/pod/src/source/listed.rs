@@ -22,7 +22,7 @@ const DETAILED: usize = 100;
 const NAME: usize = 253;
 
 /// The known state of a server's pods.
-pub(super) struct Listed {
+pub(super) struct ServerPods {
     server: String,
     node: String,
     pub(super) origin: Arc<Origin>,
@@ -32,7 +32,7 @@ pub(super) struct Listed {
     usual: Arc<BTreeMap<String, String>>,
     /// The unusable pods, the first ones with the reason.
     bad: BTreeMap<PodId, Option<Condition>>,
-    /// Whether the complaints have changed since [`Listed::news`].
+    /// Whether the complaints have changed since [`ServerPods::news`].
     news: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Event {
     Gone,
 }
 
-impl Listed {
+impl ServerPods {
     pub(super) fn new(
         server: String,
         node: String,
@@ -54,7 +54,16 @@ impl Listed {
         let usual = BTreeMap::from([(SOURCE_ANNOTATION.to_owned(), SourceKind::Api.to_string())]);
         let origin = Arc::new(Origin::Api(server.clone()));
         let usual = Arc::new(usual);
-        Listed { server, node, origin, annotations, only_managed, usual, bad: BTreeMap::new(), news: false }
+        ServerPods {
+            server,
+            node,
+            origin,
+            annotations,
+            only_managed,
+            usual,
+            bad: BTreeMap::new(),
+            news: false,
+        }
     }
 
     /// Returns the errors of all unusable pods.

@@ -65,7 +65,7 @@ pub(super) struct Storage {
 
 /// The effect of a change.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct MergeEffect {
     /// The updates for the listener. Removals come first, because a new pod may have the same name.
     pub(super) updates: Vec<PodUpdate>,
     pub(super) losers_changed: bool,
@@ -134,7 +134,7 @@ impl Storage {
         source: SourceKind,
         pods: Vec<Arc<Manifest>>,
         keep: &BTreeSet<PodId>,
-    ) -> Outcome {
+    ) -> MergeEffect {
         let first = self.seen.insert(source);
         let mut touched = BTreeSet::new();
         for (id, slot) in &mut self.slots {
@@ -159,7 +159,7 @@ impl Storage {
     }
 
     /// Changes one pod of a source, which has at most one pod of each name.
-    pub(super) fn change(&mut self, source: SourceKind, change: PodChange) -> Outcome {
+    pub(super) fn change(&mut self, source: SourceKind, change: PodChange) -> MergeEffect {
         let id = match &change {
             PodChange::Put(pod) => pod.id.clone(),
             PodChange::Drop(id) => id.clone(),
@@ -169,7 +169,7 @@ impl Storage {
         }
         match change {
             PodChange::Put(pod) => self.add(source, pod),
-            PodChange::Drop(_) if !self.slots.contains_key(&id) => return Outcome::default(),
+            PodChange::Drop(_) if !self.slots.contains_key(&id) => return MergeEffect::default(),
             PodChange::Drop(_) => {}
         }
         self.decide(BTreeSet::from([id]))
@@ -187,9 +187,9 @@ impl Storage {
     }
 
     /// Decides again about these names, and about pods that waited for a UID which becomes free. Returns the updates.
-    fn decide(&mut self, touched: BTreeSet<PodId>) -> Outcome {
+    fn decide(&mut self, touched: BTreeSet<PodId>) -> MergeEffect {
         let mut before: BTreeMap<PodId, Option<Wanted>> = BTreeMap::new();
-        let mut outcome = Outcome::default();
+        let mut outcome = MergeEffect::default();
         let mut round = touched;
         while !round.is_empty() {
             let mut free = BTreeSet::new();

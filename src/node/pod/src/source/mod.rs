@@ -37,7 +37,7 @@ pub use url::UrlSource;
 
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
-use report::{Reporter, Shared};
+use report::{Reporter, SharedSources};
 
 /// The kinds of sources. There can be one source of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -101,7 +101,7 @@ pub struct Sources {
 /// Reads the sources in tasks, which stop on drop.
 #[derive(Debug)]
 pub struct PodConfig {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSources>,
     kinds: BTreeSet<SourceKind>,
     reread: watch::Sender<()>,
     _tasks: JoinSet<()>,
@@ -114,7 +114,7 @@ impl PodConfig {
         let url = sources.url.map(url::Reader::new).transpose()?;
         let api = sources.api.map(api::Reader::new).transpose()?;
         let (updates, receiver) = mpsc::channel(50);
-        let shared = Arc::new(Shared::new(updates));
+        let shared = Arc::new(SharedSources::new(updates));
         let reread = watch::Sender::new(());
         let mut tasks = JoinSet::new();
         let mut kinds = BTreeSet::new();

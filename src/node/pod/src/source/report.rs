@@ -7,14 +7,14 @@ use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
 
-use super::merge::{Outcome, PodChange, Storage};
+use super::merge::{MergeEffect, PodChange, Storage};
 use super::{Condition, PodUpdate, SourceError, SourceKind};
 use crate::PodId;
 use crate::manifest::{Manifest, Origin};
 
 /// The state that the sources share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedSources {
     /// The lock that is held while updates are sent, which keeps them in order.
     order: tokio::sync::Mutex<()>,
     state: Mutex<MergedSources>,
@@ -39,9 +39,9 @@ impl MergedSources {
 /// How many pods without a name or UID are reported.
 const LOSERS: usize = 100;
 
-impl Shared {
+impl SharedSources {
     pub(super) fn new(updates: mpsc::Sender<PodUpdate>) -> Self {
-        Shared {
+        SharedSources {
             order: tokio::sync::Mutex::default(),
             state: Mutex::default(),
             updates,
@@ -115,7 +115,7 @@ impl Condition {
 /// One source's way to the listener.
 pub(super) struct Reporter {
     pub(super) kind: SourceKind,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedSources>,
     pub(super) reread: watch::Receiver<()>,
 }
 
@@ -144,7 +144,7 @@ impl Reporter {
         self.shared.state().storage.besides(self.kind, id)
     }
 
-    async fn send_updates(&self, outcome: Outcome) {
+    async fn send_updates(&self, outcome: MergeEffect) {
         if outcome.losers_changed {
             self.shared.publish();
         }

@@ -68,7 +68,7 @@ pub(super) struct Reader {
 }
 
 /// An answer of the server.
-enum Answer {
+enum ListResponse {
     Same,
     Text { bytes: Vec<u8>, tag: Option<HeaderValue> },
 }
@@ -104,8 +104,8 @@ impl Reader {
         let mut complaints: Vec<Condition> = Vec::new();
         loop {
             match self.send_request(tag.as_ref()).await {
-                Ok(Answer::Same) => reporter.complain(complaints.clone()),
-                Ok(Answer::Text { bytes, tag: new }) => {
+                Ok(ListResponse::Same) => reporter.complain(complaints.clone()),
+                Ok(ListResponse::Text { bytes, tag: new }) => {
                     tag = new;
                     if last.as_ref() != Some(&bytes) {
                         if bytes.is_empty() {
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     /// Asks once, and follows redirections. `tag` is the ETag of the last answer.
-    async fn send_request(&self, tag: Option<&HeaderValue>) -> Result<Answer, HttpError> {
+    async fn send_request(&self, tag: Option<&HeaderValue>) -> Result<ListResponse, HttpError> {
         let mut url = self.url.clone();
         let (files, mut headers) = (self.header_files.clone(), self.headers.clone());
         if !files.is_empty() {
@@ -158,9 +158,9 @@ impl Reader {
                 StatusCode::OK => {
                     let tag = response.headers().get(ETAG).cloned();
                     let bytes = http::body(response.into_body(), MAX_SIZE).await?;
-                    return Ok(Answer::Text { bytes, tag });
+                    return Ok(ListResponse::Text { bytes, tag });
                 }
-                StatusCode::NOT_MODIFIED if tag.is_some() => return Ok(Answer::Same),
+                StatusCode::NOT_MODIFIED if tag.is_some() => return Ok(ListResponse::Same),
                 status if status.is_redirection() && response.headers().contains_key(LOCATION) => {
                     let place =
                         response.headers().get(LOCATION).map(HeaderValue::as_bytes).unwrap_or_default();

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::entry::Entry;
 use super::report::{Board, Phase};
 use super::work::{Cause, Work};
-use super::worker::{Finished, Outcome, Shared};
+use super::worker::{Finished, OrderOutcome, WorkerContext};
 use super::{Command, Event, Handle, Input, Pods, SyncOptions};
 use crate::PodId;
 use crate::sandbox::SandboxConfig;
@@ -25,7 +25,7 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// The sync loop. The module's text describes it.
 pub struct SyncLoop<W: Work> {
     pub(super) options: SyncOptions,
-    pub(super) shared: Arc<Shared<W>>,
+    pub(super) shared: Arc<WorkerContext<W>>,
     pub(super) board: Board,
     pub(super) pods: BTreeMap<PodId, Entry>,
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
@@ -52,8 +52,11 @@ impl<W: Work> SyncLoop<W> {
     pub fn new(work: W, options: SyncOptions) -> (Self, Handle) {
         let (commands, received) = mpsc::unbounded_channel();
         let (done, finished) = mpsc::unbounded_channel();
-        let shared =
-            Shared { work: Arc::new(work), permits: Semaphore::new(options.parallel.max(1)), finished: done };
+        let shared = WorkerContext {
+            work: Arc::new(work),
+            permits: Semaphore::new(options.parallel.max(1)),
+            finished: done,
+        };
         let this = SyncLoop {
             options,
             shared: Arc::new(shared),
@@ -219,10 +222,10 @@ impl<W: Work> SyncLoop<W> {
     pub(super) fn record(&mut self, finished: Finished) {
         let Finished { id, serial, cause, took, outcome } = finished;
         let (operation, failure) = match (&outcome, &cause) {
-            (Outcome::Down(outcome), _) => ("down", outcome.as_ref().err()),
-            (Outcome::Up(outcome), Cause::Check(_)) => ("check", outcome.as_ref().err()),
-            (Outcome::Up(outcome), Cause::Lost { .. }) => ("repair", outcome.as_ref().err()),
-            (Outcome::Up(outcome), _) => ("up", outcome.as_ref().err()),
+            (OrderOutcome::Down(outcome), _) => ("down", outcome.as_ref().err()),
+            (OrderOutcome::Up(outcome), Cause::Check(_)) => ("check", outcome.as_ref().err()),
+            (OrderOutcome::Up(outcome), Cause::Lost { .. }) => ("repair", outcome.as_ref().err()),
+            (OrderOutcome::Up(outcome), _) => ("up", outcome.as_ref().err()),
         };
         let failure = failure.map(|condition| condition.reason);
         self.notify(&Event::Worked { id: id.clone(), operation, took, failure });
@@ -232,32 +235,32 @@ impl<W: Work> SyncLoop<W> {
             return;
         }
         match &outcome {
-            Outcome::Up(Ok(_)) => entry.succeeded(self.options.check),
-            Outcome::Down(Ok(())) => {
+            OrderOutcome::Up(Ok(_)) => entry.succeeded(self.options.check),
+            OrderOutcome::Down(Ok(())) => {
                 // The pod's worker ends with the entry.
                 self.pods.remove(&id);
                 self.board.remove(&id);
                 return self.notify(&Event::Gone(id));
             }
             // An ending pod without a network gets none, so it is taken down.
-            Outcome::Up(Err(_)) if entry.ending => return self.remove(&id),
-            Outcome::Up(Err(_)) | Outcome::Down(Err(_)) => entry.failed(&cause),
+            OrderOutcome::Up(Err(_)) if entry.ending => return self.remove(&id),
+            OrderOutcome::Up(Err(_)) | OrderOutcome::Down(Err(_)) => entry.failed(&cause),
         }
         let failures = entry.failures();
         let uid = entry.want.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
         self.report(&id, &uid, |report| {
             (report.failures, report.took) = (failures, took);
             match outcome {
-                Outcome::Up(Ok(up)) => {
+                OrderOutcome::Up(Ok(up)) => {
                     report.phase = Phase::Ready;
                     report.condition(None);
                     (report.sandbox, report.ips) = (Some(up.sandbox), up.ips);
                 }
-                Outcome::Up(Err(condition)) => {
+                OrderOutcome::Up(Err(condition)) => {
                     report.phase = Phase::Failed;
                     report.condition(Some(condition));
                 }
-                Outcome::Down(outcome) => {
+                OrderOutcome::Down(outcome) => {
                     report.phase = Phase::Terminating;
                     report.condition(outcome.err());
                 }

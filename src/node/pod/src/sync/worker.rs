@@ -26,11 +26,11 @@ pub(super) struct Finished {
     pub(super) serial: u64,
     pub(super) cause: Cause,
     pub(super) took: Duration,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: OrderOutcome,
 }
 
 /// The outcome of an order to set a pod up, or to take it down.
-pub(super) enum Outcome {
+pub(super) enum OrderOutcome {
     Up(Result<Up, Condition>),
     Down(Result<(), Condition>),
 }
@@ -39,14 +39,14 @@ pub(super) enum Outcome {
 pub(super) type Orders = watch::Sender<Option<Order>>;
 
 /// The state that all workers share.
-pub(super) struct Shared<W> {
+pub(super) struct WorkerContext<W> {
     pub(super) work: Arc<W>,
     /// The permits for parallel work. They are closed when no work may begin any more.
     pub(super) permits: Semaphore,
     pub(super) finished: mpsc::UnboundedSender<Finished>,
 }
 
-impl<W: Work> Shared<W> {
+impl<W: Work> WorkerContext<W> {
     /// Carries out the orders of one pod, until their sender is dropped.
     pub(super) async fn attend(self: Arc<Self>, id: PodId, mut orders: watch::Receiver<Option<Order>>) {
         while orders.changed().await.is_ok() {
@@ -70,10 +70,10 @@ impl<W: Work> Shared<W> {
         }
     }
 
-    async fn carry_out(&self, id: &PodId, order: &Order) -> Outcome {
+    async fn carry_out(&self, id: &PodId, order: &Order) -> OrderOutcome {
         match &order.want {
-            Some(pod) => Outcome::Up(self.work.up(pod, &order.cause).await),
-            None => Outcome::Down(self.work.down(id).await),
+            Some(pod) => OrderOutcome::Up(self.work.up(pod, &order.cause).await),
+            None => OrderOutcome::Down(self.work.down(id).await),
         }
     }
 }

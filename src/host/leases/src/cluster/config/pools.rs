@@ -72,7 +72,7 @@ struct PoolFields {
 /// What one attachment asks for.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Asked {
+struct PoolRequest {
     args: Args,
     runtime_config: RuntimeConfig,
 }
@@ -160,7 +160,7 @@ impl Pools {
         args: &CniArgs,
         base: &mut Config,
     ) -> Result<Range<usize>, Error> {
-        let asked = config.decode::<Asked>()?;
+        let asked = config.decode::<PoolRequest>()?;
         let own = self.pool(&asked, args.get("K8S_POD_NAMESPACE").unwrap_or_default())?;
         let sets = base.sets.get(own.clone()).unwrap_or_default();
         for ip in asked.runtime_config.annotation(IPS).map(addresses).transpose()?.unwrap_or_default() {
@@ -193,7 +193,7 @@ impl Pools {
 
     /// Returns the numbers of the range sets of the pool that is asked for, else of the namespace's pool, else those
     /// without a pool.
-    fn pool(&self, asked: &Asked, namespace: &str) -> Result<Range<usize>, Error> {
+    fn pool(&self, asked: &PoolRequest, namespace: &str) -> Result<Range<usize>, Error> {
         let argument = asked.args.cni.pool.as_deref().map(|name| ("args.cni.pool".to_owned(), name));
         let annotation = asked.runtime_config.annotation(POOL);
         let annotation = annotation.map(|name| (format!("annotation {POOL}"), name));

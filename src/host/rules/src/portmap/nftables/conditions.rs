@@ -1,7 +1,8 @@
 //! Maps for `conditionsV4` and `conditionsV6` in the language of the `nft` command. Mappings with the same conditions
 //! share a map. Its rule has the conditions in front of the look-up:
 //! ```text
-//! meta nfproto ipv4 ip daddr != { 127.0.0.0/8, 198.51.100.7 } dnat ip to meta l4proto . th dport map @portmap-when-HASH-4
+//! meta nfproto ipv4 ip daddr != { 127.0.0.0/8, 198.51.100.7 } dnat ip to meta l4proto . th dport map
+//! @portmap-when-HASH-4
 //! ```
 //! Only the command understands its language. So the command makes map and rule, in one transaction, before the first
 //! mapping comes. An ADD that finds them runs no command. The last mapping in the map removes both.

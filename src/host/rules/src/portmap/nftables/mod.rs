@@ -122,8 +122,8 @@ pub(super) fn add(
     }
 }
 
-/// Takes the changes of an ADD back. An ADD that has made the part has made the sets for the addresses of Services, too.
-/// These are not the layout's, so they go here, and with them the table if it has nothing else.
+/// Takes the changes of an ADD back. An ADD that has made the part has made the sets for the addresses of Services,
+/// too. These are not the layout's, so they go here, and with them the table if it has nothing else.
 pub(super) fn revert(nft: &mut Nft, changes: &Changes) -> netlink::Result<()> {
     elements::revert::<Portmap>(nft, changes)?;
     if !changes.made_part || nft.has_chain(Portmap::TABLE.chain(names::PREROUTING))? {
