@@ -44,14 +44,13 @@ pub(super) async fn gc(
     network: &NetworkList,
 ) -> Result<(), Report> {
     let what = format!("can't clean up what is gone from network {}", network.name);
-    let stopped = |exit| interrupt::stopped(exit, &what);
     let work = twice(&doctor, &network.name, given.grace);
-    let looked = interruptible(work).await.map_err(stopped)?;
+    let looked = interruptible(work).await.map_err(|exit| interrupt::stopped(exit, &what))?;
     let (mut diagnosis, left_alone) =
         looked.map_err(|err| Report::because(Exit::Files, what.as_str(), err))?;
     let repairs = if given.yes {
         let work = doctor.repair(&diagnosis.findings, Reach::Host);
-        Some(interruptible(work).await.map_err(stopped)?)
+        Some(interruptible(work).await.map_err(|exit| interrupt::stopped(exit, &what))?)
     } else {
         None
     };

@@ -138,56 +138,7 @@ fn checked(
 
 /// Returns the text of the file. Keys with a leading `_` are explanations, which plugins don't read.
 fn text(given: &Init, subnet: Option<IpNetwork>) -> Result<String, Report> {
-    let portmap = || json!({"type": "portmap", "capabilities": {"portMappings": true}});
-    let bandwidth = || json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
-    let ipam = || {
-        let subnet = subnet.map(|subnet| subnet.to_string()).unwrap_or_default();
-        let default = if subnet.contains(':') { "::/0" } else { "0.0.0.0/0" };
-        json!({"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": default}]})
-    };
-    let bridge = |name: String| {
-        json!({
-            "type": "bridge",
-            "bridge": name,
-            "isGateway": true,
-            "ipMasq": true,
-            "hairpinMode": true,
-            "ipam": ipam(),
-        })
-    };
-    let own = || bridge_name(&given.name);
-    let (why, plugins) = match given.purpose {
-        Purpose::Bridge => (
-            "a bridge of the host, which is the pods' gateway; what leaves it gets the host's address, ports can be published",
-            vec![bridge(own()), portmap()],
-        ),
-        Purpose::Ptp => (
-            "a pair for each pod, routed by the host: pods see no frames of each other",
-            vec![json!({"type": "ptp", "ipMasq": true, "ipam": ipam()}), portmap()],
-        ),
-        Purpose::Podman => (
-            "as podman makes its networks: published ports, a firewall that lets the pods out, and podman's --mac-address by tuning",
-            vec![bridge(own()), portmap(), json!({"type": "firewall"}), json!({"type": "tuning"})],
-        ),
-        Purpose::Containerd => (
-            "the first file of the directory is the default network of containerd and CRI-O; hostPort and bandwidth annotations work",
-            vec![bridge("cni0".to_owned()), portmap(), bandwidth()],
-        ),
-        Purpose::K3s => (
-            "for k3s --flannel-backend=none: the subnet has to be the node's podCIDR, and routes between nodes are not made here",
-            vec![bridge("cni0".to_owned()), portmap(), bandwidth()],
-        ),
-        Purpose::Macvlan => (
-            "pods with MACs of their own on the master's network; the host itself can't reach them",
-            vec![json!({"type": "macvlan", "master": master(given)?, "mode": "bridge", "ipam": ipam()})],
-        ),
-        Purpose::Dhcp => (
-            "pods with MACs of their own on the master's network, and addresses of its DHCP server; the plugin keeps the leases by itself, with the Go plugin a daemon has to run",
-            vec![
-                json!({"type": "macvlan", "master": master(given)?, "mode": "bridge", "ipam": {"type": "dhcp"}}),
-            ],
-        ),
-    };
+    let (why, plugins) = choose_plugins(given, subnet)?;
     let mut network = json!({
         "_why": why,
         "cniVersion": VERSION,
@@ -200,6 +151,78 @@ fn text(given: &Init, subnet: Option<IpNetwork>) -> Result<String, Report> {
         network.insert("_subnet".to_owned(), why.into());
     }
     Ok(cnimble_cni::json::to_pretty(&InOrder(&network)) + "\n")
+}
+
+/// Returns the sentence that explains a purpose to the user, and the entries of its plugins.
+fn choose_plugins(given: &Init, subnet: Option<IpNetwork>) -> Result<(&'static str, Vec<Value>), Report> {
+    Ok(match given.purpose {
+        Purpose::Bridge => (
+            "a bridge of the host, which is the pods' gateway; what leaves it gets the host's address, ports can be published",
+            vec![build_bridge(&bridge_name(&given.name), subnet), build_portmap()],
+        ),
+        Purpose::Ptp => (
+            "a pair for each pod, routed by the host: pods see no frames of each other",
+            vec![json!({"type": "ptp", "ipMasq": true, "ipam": build_host_local(subnet)}), build_portmap()],
+        ),
+        Purpose::Podman => (
+            "as podman makes its networks: published ports, a firewall that lets the pods out, and podman's --mac-address by tuning",
+            vec![
+                build_bridge(&bridge_name(&given.name), subnet),
+                build_portmap(),
+                json!({"type": "firewall"}),
+                json!({"type": "tuning"}),
+            ],
+        ),
+        Purpose::Containerd => (
+            "the first file of the directory is the default network of containerd and CRI-O; hostPort and bandwidth annotations work",
+            vec![build_bridge("cni0", subnet), build_portmap(), build_bandwidth()],
+        ),
+        Purpose::K3s => (
+            "for k3s --flannel-backend=none: the subnet has to be the node's podCIDR, and routes between nodes are not made here",
+            vec![build_bridge("cni0", subnet), build_portmap(), build_bandwidth()],
+        ),
+        Purpose::Macvlan => (
+            "pods with MACs of their own on the master's network; the host itself can't reach them",
+            vec![
+                json!({"type": "macvlan", "master": master(given)?, "mode": "bridge", "ipam": build_host_local(subnet)}),
+            ],
+        ),
+        Purpose::Dhcp => (
+            "pods with MACs of their own on the master's network, and addresses of its DHCP server; the plugin keeps the leases by itself, with the Go plugin a daemon has to run",
+            vec![
+                json!({"type": "macvlan", "master": master(given)?, "mode": "bridge", "ipam": {"type": "dhcp"}}),
+            ],
+        ),
+    })
+}
+
+/// Returns the entry of the plugin bridge, with addresses of `subnet` from host-local.
+fn build_bridge(name: &str, subnet: Option<IpNetwork>) -> Value {
+    json!({
+        "type": "bridge",
+        "bridge": name,
+        "isGateway": true,
+        "ipMasq": true,
+        "hairpinMode": true,
+        "ipam": build_host_local(subnet),
+    })
+}
+
+/// Returns the key `ipam` for host-local, with a default route of the subnet's family.
+fn build_host_local(subnet: Option<IpNetwork>) -> Value {
+    let subnet = subnet.map(|subnet| subnet.to_string()).unwrap_or_default();
+    let default = if subnet.contains(':') { "::/0" } else { "0.0.0.0/0" };
+    json!({"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": default}]})
+}
+
+/// Returns the entry of portmap, to which runtimes pass the published ports.
+fn build_portmap() -> Value {
+    json!({"type": "portmap", "capabilities": {"portMappings": true}})
+}
+
+/// Returns the entry of bandwidth, to which runtimes pass the limits of a pod.
+fn build_bandwidth() -> Value {
+    json!({"type": "bandwidth", "capabilities": {"bandwidth": true}})
 }
 
 /// Keys in the order in which people read a configuration.

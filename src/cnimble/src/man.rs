@@ -68,6 +68,11 @@ fn write(command: &Command, dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(Man::new(command.clone()).get_filename()), page(command)?)
 }
 
+/// Returns whether the command has an option or argument with this ID.
+fn has_argument(command: &Command, name: &str) -> bool {
+    command.get_arguments().any(|arg| arg.get_id().as_str() == name)
+}
+
 /// Returns the manual page of a command in roff.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
@@ -80,16 +85,17 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     if command.has_subcommands() {
         man.render_subcommands_section(&mut out)?;
     }
-    let has = |name: &&str| command.get_arguments().any(|arg| arg.get_id().as_str() == *name);
     let options = command.get_arguments().filter_map(|arg| {
         let variable = arg.get_env()?.to_str()?;
         Some((variable.to_owned(), format!("The same as --{}.", arg.get_long()?)))
     });
-    let more =
-        VARIABLES_OF.iter().filter(|(name, ..)| has(name)).map(|(_, variable, about)| (*variable, *about));
+    let more = VARIABLES_OF
+        .iter()
+        .filter(|(name, ..)| has_argument(command, name))
+        .map(|(_, variable, about)| (*variable, *about));
     let more = more.chain(VARIABLES).map(|(variable, about)| (variable.to_owned(), about.to_owned()));
     list(&mut out, "ENVIRONMENT", options.chain(more))?;
-    let files = FILES.iter().filter(|(name, ..)| has(name));
+    let files = FILES.iter().filter(|(name, ..)| has_argument(command, name));
     list(&mut out, "FILES", files.map(|(_, file, about)| ((*file).to_owned(), (*about).to_owned())))?;
     text(&mut out, "EXIT STATUS", &after(&Cli::command(), "Exit status:\n"))?;
     text(&mut out, "EXAMPLES", &after(command, "Examples:\n"))?;

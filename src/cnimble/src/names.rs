@@ -41,8 +41,11 @@ pub(super) fn namespaces(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Completes the pods of `cnimble pod` and `cnimble run` that are in a network.
 pub(super) fn pods(current: &OsStr) -> Vec<CompletionCandidate> {
-    let state = || PathBuf::from(given("--state-dir").unwrap_or_else(|| "/var/lib/cnimble".into()));
-    let cache = Cache::new(given("--cache-dir").map_or_else(|| state().join("cni"), PathBuf::from));
+    let cache_dir = given("--cache-dir").map(PathBuf::from).unwrap_or_else(|| {
+        let state_dir = given("--state-dir").unwrap_or_else(|| "/var/lib/cnimble".into());
+        PathBuf::from(state_dir).join("cni")
+    });
+    let cache = Cache::new(cache_dir);
     let entries = cache.list().unwrap_or_default();
     matching(current, entries.iter().filter_map(|entry| kubernetes_name(&entry.args)).map(short))
 }

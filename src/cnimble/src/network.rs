@@ -138,8 +138,8 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
         doctor.evidence.runtime = Some(evidence::runtime(socket, what)?);
         return gc_cri::gc(session, given, doctor, network).await;
     }
-    let blind = |err: cni::Error| Report::because(Exit::Files, what, err);
-    let mut diagnosis = doctor.look_at(&network.name).map_err(blind)?;
+    let diagnosis = doctor.look_at(&network.name);
+    let mut diagnosis = diagnosis.map_err(|err| Report::because(Exit::Files, what, err))?;
     let repairs = interruptible(doctor.repair(&diagnosis.findings, Reach::Host)).await;
     let repairs = repairs.map_err(|exit| interrupt::stopped(exit, what))?;
     let items = finding::items(&mut diagnosis, Some(repairs));
@@ -189,9 +189,13 @@ fn valid(given: &Valid) -> Result<Option<Vec<Attachment>>, Report> {
 
 /// Reads a list of attachments in JSON.
 fn read_list(file: &Path) -> Result<Vec<Attachment>, Report> {
-    let bad = |why: String| usage(format!("--valid-file {}: {why}", file.display()));
-    let bytes = read_input(file).map_err(|err| bad(err.to_string()))?;
-    serde_json::from_slice(&bytes).map_err(|err| bad(err.to_string()))
+    let bytes = read_input(file).map_err(|err| report_list(file, &err))?;
+    serde_json::from_slice(&bytes).map_err(|err| report_list(file, &err))
+}
+
+/// Returns the report for a list of attachments that can't be read.
+fn report_list(file: &Path, why: &dyn std::fmt::Display) -> Report {
+    usage(format!("--valid-file {}: {why}", file.display()))
 }
 
 /// Reads a file, or stdin for `-`.

@@ -87,17 +87,19 @@ pub(super) fn table(headings: &[&str], lines: &[Vec<String>], paint: Paint) -> S
         longest.max(heading.len())
     });
     let widths: Vec<usize> = widths.collect();
-    let format = |cells: &[String]| {
-        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
     let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
-    let mut out = format!("{}\n", paint.dim(&format(&headings)));
+    let mut out = format!("{}\n", paint.dim(&pad_cells(&headings, &widths)));
     for line in &lines {
-        out.push_str(&format(line));
+        out.push_str(&pad_cells(line, &widths));
         out.push('\n');
     }
     out
+}
+
+/// Joins the cells of a line, each of the width of its column. Spaces at the end are left out.
+fn pad_cells(cells: &[String], widths: &[usize]) -> String {
+    let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+    padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
 }
 
 /// Joins the texts with a space between each two.

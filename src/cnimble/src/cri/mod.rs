@@ -72,8 +72,8 @@ fn report_by(what: impl Into<String>, err: &CriError, option: &str) -> Report {
 /// of one sandbox's ID, of four characters or more.
 fn of_pod<'s>(sandboxes: &'s [Sandbox], text: &str) -> Vec<&'s Sandbox> {
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
-    let named = |of: &&Sandbox| of.namespace == namespace && of.name == name;
-    let mut found: Vec<&Sandbox> = sandboxes.iter().filter(named).collect();
+    let mut found: Vec<&Sandbox> =
+        sandboxes.iter().filter(|of| of.namespace == namespace && of.name == name).collect();
     found.sort_by_key(|of| (!of.ready, std::cmp::Reverse((of.attempt, of.created))));
     if found.is_empty() && text.len() >= 4 {
         found = sandboxes.iter().filter(|of| of.id.starts_with(text)).collect();

@@ -60,7 +60,6 @@ async fn one_up(
 ) -> Result<(SandboxStatus, bool), Report> {
     let pod = config.pod.to_string();
     let what = format!("can't bring up pod {pod}");
-    let failed = |err: cnimble_cri::CriError| report(what.as_str(), &err);
     let own = of_pod(listed, &pod);
     let ready = own.iter().find(|of| of.ready && of.uid == config.uid);
     let mut was_up = false;
@@ -72,18 +71,18 @@ async fn one_up(
         None => {
             // Like a kubelet, it first stops sandboxes that aren't Ready or belong to an earlier pod of that name.
             for sandbox in &own {
-                client.stop(&sandbox.id).await.map_err(failed)?;
+                client.stop(&sandbox.id).await.map_err(|err| report(what.as_str(), &err))?;
             }
             let before = own.iter().filter(|of| of.uid == config.uid).map(|of| of.attempt).max();
             let attempt = before.map_or(0, |attempt| attempt.saturating_add(1));
             let made = client.run(pod_config(config, attempt, &given.cgroup_parent), &given.handler).await;
             made.map_err(|err| {
-                failed(err)
+                report(what.as_str(), &err)
                     .hint(format!("`cnimble cri status`; `cnimble cri down {pod}` removes what is left"))
             })?
         }
     };
-    let status = client.sandbox(&id).await.map_err(failed)?;
+    let status = client.sandbox(&id).await.map_err(|err| report(what.as_str(), &err))?;
     match verify(&status) {
         Ok(()) => Ok((status, was_up)),
         Err(why) => Err(Report::because(Exit::Plugin, format!("pod {pod} is not as the runtime says"), why)

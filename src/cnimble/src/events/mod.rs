@@ -210,10 +210,8 @@ impl Follower {
 
     /// Reads a lease. A file whose name is no address is none, and a file of another kind is ignored.
     fn lease(&mut self, now: Instant, path: &Path) -> Result<(), String> {
-        let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-        let network = path.parent().and_then(name);
-        let (Some(network), Some(_)) = (network, name(path).as_deref().and_then(cnimble_leases::address))
-        else {
+        let network = path.parent().and_then(file_name).map(str::to_owned);
+        let (Some(network), Some(_)) = (network, file_name(path).and_then(cnimble_leases::address)) else {
             return Ok(());
         };
         match cnimble_os::files::read(path, LEASE, Links::Refuse) {
@@ -231,6 +229,10 @@ impl Follower {
             Err(err) => Err(err.to_string()),
         }
     }
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    path.file_name().and_then(|name| name.to_str())
 }
 
 /// Returns what an event says about an attachment.

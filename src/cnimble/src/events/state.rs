@@ -299,8 +299,9 @@ impl KnownAttachments {
 
     /// Returns the known results, leases and links.
     pub(super) fn objects(&self) -> (Vec<PathBuf>, Vec<PathBuf>, Vec<u32>) {
-        let paths = |of: &HashMap<PathBuf, String>| of.keys().cloned().collect();
-        (paths(&self.entries), paths(&self.leases), self.links.keys().copied().collect())
+        let entries = self.entries.keys().cloned().collect();
+        let leases = self.leases.keys().cloned().collect();
+        (entries, leases, self.links.keys().copied().collect())
     }
 
     /// Returns the ADDs and DELs that are complete, while more signs may follow.

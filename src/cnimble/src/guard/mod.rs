@@ -81,11 +81,13 @@ pub(super) async fn guard(session: &Session, given: &args::doctor::Guard) -> Res
 /// Starts a thread that follows the changes of the node, and returns the last one in words. The thread ends only if
 /// notifications can't be read, which the receiver sees.
 fn follow() -> Result<watch::Receiver<String>, Report> {
-    let failed = |err: &dyn std::error::Error| Report::because(Exit::Files, WHAT, err);
-    let mut kernel = Disturbances::open(FOLLOWED, OWN).map_err(|err| failed(&err))?;
+    let mut kernel =
+        Disturbances::open(FOLLOWED, OWN).map_err(|err| Report::because(Exit::Files, WHAT, err))?;
     let (sender, receiver) = watch::channel("before the guard began".to_owned());
     let thread = std::thread::Builder::new().name("changes".to_owned());
-    thread.spawn(move || tell_changes(&mut kernel, &sender)).map_err(|err| failed(&err))?;
+    thread
+        .spawn(move || tell_changes(&mut kernel, &sender))
+        .map_err(|err| Report::because(Exit::Files, WHAT, err))?;
     Ok(receiver)
 }
 

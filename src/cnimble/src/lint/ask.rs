@@ -81,14 +81,12 @@ async fn supported(
     wanted: Option<Version>,
 ) -> Result<Version, Finding> {
     let invoker = session.invoker.clone().with_stderr(Stderr::Capture);
-    let wrong = |err: PluginError| Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string());
-    let missing = |err: PluginError| match kind {
+    let file = find_plugin(&plugin.name, invoker.path()).map_err(|err| match kind {
         // A manifest is for other machines, too.
         TextKind::Manifest => Finding::warning(Rule::Plugin, plugin.place.clone(), err.to_string()),
-        TextKind::Network | TextKind::Entry => wrong(err),
-    };
-    let file = find_plugin(&plugin.name, invoker.path()).map_err(missing)?;
-    let versions = invoker.versions_of(&file).await.map_err(wrong)?;
+        TextKind::Network | TextKind::Entry => report_plugin(plugin, &err),
+    })?;
+    let versions = invoker.versions_of(&file).await.map_err(|err| report_plugin(plugin, &err))?;
     if let Some(wanted) = wanted.filter(|wanted| !versions.has(*wanted)) {
         let message = format!(
             "{} speaks {}, and not {wanted} ({})",
@@ -100,6 +98,11 @@ async fn supported(
     }
     let known = Version::ALL.iter().rev().find(|version| versions.has(**version));
     Ok(known.copied().unwrap_or(Version::V0_1_0))
+}
+
+/// Returns an error at the plugin's type in the file.
+fn report_plugin(plugin: &NamedPlugin, err: &PluginError) -> Finding {
+    Finding::error(Rule::Plugin, plugin.place.clone(), err.to_string())
 }
 
 /// Returns what the plugin finds wrong with its configuration, or `None`. Whether the plugin could serve now doesn't

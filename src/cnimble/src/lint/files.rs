@@ -75,10 +75,9 @@ pub(super) fn sources(session: &Session, given: &Validate) -> Result<Sources, Re
     for file in &wanted {
         folders.extend(folder(file)?);
     }
-    let of = |kind| move |file| Source { file, kind, within: None };
-    let wanted =
-        wanted.into_iter().map(of(TextKind::Network)).chain(folders.into_iter().map(of(TextKind::Entry)));
-    Ok(Sources { wanted: wanted.collect(), networks, manifest: None })
+    let files = wanted.into_iter().map(|file| Source { file, kind: TextKind::Network, within: None });
+    let entries = folders.into_iter().map(|file| Source { file, kind: TextKind::Entry, within: None });
+    Ok(Sources { wanted: files.chain(entries).collect(), networks, manifest: None })
 }
 
 /// Returns the path of a file without links, or `None` if it is not found.

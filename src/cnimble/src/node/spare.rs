@@ -142,9 +142,9 @@ pub(super) async fn keep(
             }
             // etcd knows the other boots: without it they stay as they were.
             let before = last.map_or(0, |last| last.namesakes);
-            let failed = |why| Tended { outcome: SpareOutcome::Failed(why), namesakes: before };
             let tended = tend(network, &path, routed, &nodes).await;
-            let Tended { mut outcome, namesakes } = tended.unwrap_or_else(failed);
+            let Tended { mut outcome, namesakes } =
+                tended.unwrap_or_else(|why| Tended { outcome: SpareOutcome::Failed(why), namesakes: before });
             let looked = match last.map(|last| last.looked.clone()) {
                 // The agent's watch reports the store.
                 _ if routed.is_some() => (Instant::now(), None),
@@ -199,15 +199,14 @@ pub(super) async fn tend(
     routed: Option<&Routed>,
     nodes: &[String],
 ) -> Result<Tended, Error> {
-    let other = |why: String| Error::new(Code::TRY_AGAIN_LATER, why);
     let ips = routed.map_or(Ok(Vec::new()), Routed::addresses);
     let known = ips.iter().flatten().map(IpAddr::to_string);
     let args = std::iter::once("tend".to_owned()).chain(known);
-    let mut config: Map<String, Value> =
-        serde_json::from_str(&network.config).map_err(|err| other(err.to_string()))?;
+    let mut config: Map<String, Value> = serde_json::from_str(&network.config)
+        .map_err(|err| Error::new(Code::TRY_AGAIN_LATER, err.to_string()))?;
     config.insert("nodes".to_owned(), nodes.into());
     let answer = etcd::answer(path, args, &Value::from(config).to_string()).await?;
-    ips.map_err(other)?;
+    ips.map_err(|why| Error::new(Code::TRY_AGAIN_LATER, why))?;
     let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
     let is_short = answer.get("short").and_then(Value::as_bool).unwrap_or(false);
     let namesakes = answer.get("namesakes").and_then(Value::as_u64).unwrap_or(0);

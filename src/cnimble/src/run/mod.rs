@@ -121,9 +121,9 @@ fn no_source(err: &StartError) -> Report {
 /// Returns the options of the loop, with a listener that counts, logs and reports each event.
 fn options(given: &Run, metrics: &Arc<Metrics>, writing: Option<Writing>) -> SyncOptions {
     let metrics = Arc::clone(metrics);
-    let seconds = |seconds| (seconds > 0).then(|| Duration::from_secs(seconds));
+    let check = (given.check_interval > 0).then(|| Duration::from_secs(given.check_interval));
     SyncOptions {
-        check: seconds(given.check_interval),
+        check,
         parallel: usize::from(given.parallel),
         listener: Listener::new(move |event| {
             metrics.happened(event);

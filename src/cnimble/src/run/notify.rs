@@ -6,6 +6,7 @@ use sd_notify::NotifyState;
 
 use cnimble_pod::sync::{Board, Phase};
 
+use super::progress::count_pods;
 use crate::style::count;
 
 /// Sends states. A failure is no fault of the service, and is only logged.
@@ -37,9 +38,9 @@ pub(crate) fn stopping() {
 pub(super) async fn keep_telling(board: Board) {
     let text = || {
         let counts = board.counts();
-        let of = |phase| counts.get(&phase).copied().unwrap_or(0);
-        let ready = count(of(Phase::Ready), "pod");
-        format!("{ready} ready, {} not", of(Phase::Pending) + of(Phase::Failed))
+        let ready = count(count_pods(&counts, Phase::Ready), "pod");
+        let others = count_pods(&counts, Phase::Pending) + count_pods(&counts, Phase::Failed);
+        format!("{ready} ready, {others} not")
     };
     keep_saying(text, |limit| board.age() >= limit).await;
 }

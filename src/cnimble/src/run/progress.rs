@@ -1,6 +1,6 @@
 //! Shows progress while pods start: a changing line on a terminal, or else log lines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -112,15 +112,21 @@ impl Drop for Erase {
     }
 }
 
+/// Returns the number of pods in a phase.
+pub(super) fn count_pods(counts: &BTreeMap<Phase, usize>, phase: Phase) -> usize {
+    counts.get(&phase).copied().unwrap_or(0)
+}
+
 /// Returns the line, such as `137 of 200 pods ready, 2 failed, 1 going  3.2 s`. The time is left out if it is `None`.
 fn line(board: &Board, since: Option<Duration>) -> String {
     let counts = board.counts();
-    let of = |phase| counts.get(&phase).copied().unwrap_or(0);
-    let wanted = of(Phase::Ready) + of(Phase::Pending) + of(Phase::Failed);
-    let mut line = format!("{} of {} ready", of(Phase::Ready), count(wanted, "pod"));
+    let ready = count_pods(&counts, Phase::Ready);
+    let wanted = ready + count_pods(&counts, Phase::Pending) + count_pods(&counts, Phase::Failed);
+    let mut line = format!("{ready} of {} ready", count(wanted, "pod"));
     for (phase, word) in [(Phase::Failed, "failed"), (Phase::Terminating, "going")] {
-        if of(phase) > 0 {
-            line.push_str(&format!(", {} {word}", of(phase)));
+        let pods = count_pods(&counts, phase);
+        if pods > 0 {
+            line.push_str(&format!(", {pods} {word}"));
         }
     }
     if let Some(since) = since {

@@ -70,6 +70,7 @@ impl Writing {
 }
 
 /// A managed pod.
+#[derive(Clone)]
 struct Ours {
     uid: String,
     /// It is terminating.
@@ -117,10 +118,10 @@ impl Task {
     fn note_word(&mut self, word: Word) {
         match word {
             Word::Managed { id, uid, ending } => {
-                let fresh = || Ours { uid: uid.clone(), ending, gone: false, status: None };
-                let ours = self.pods.entry(id).or_insert_with(fresh);
+                let fresh = Ours { uid: uid.clone(), ending, gone: false, status: None };
+                let ours = self.pods.entry(id).or_insert_with(|| fresh.clone());
                 if ours.uid != uid {
-                    *ours = fresh();
+                    *ours = fresh;
                 }
                 ours.ending |= ending;
             }

@@ -38,8 +38,7 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     };
     let mut before: Option<(Instant, HashMap<String, Counters>)> = None;
     loop {
-        let failed = |why: String| Report::because(Exit::Files, WHAT, why);
-        let mut all = read::read(&caches).map_err(failed)?;
+        let mut all = read::read(&caches).map_err(|why| Report::because(Exit::Files, WHAT, why))?;
         let now = Instant::now();
         if let Some(whose) = &given.whose {
             all.retain(|counted| match &container {
@@ -56,15 +55,14 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
                 .hint("`cnimble ls` lists them"));
             }
         }
-        let rates = |counted: &Counted| {
-            let (then, old) = before.as_ref()?;
-            let (old, new) = (old.get(&counted.owner.tag())?, counted.counters?);
-            let seconds = now.duration_since(*then).as_secs_f64();
-            // The counters of a recreated link begin at 0.
-            let rate = |old: u64, new: u64| Some(new.checked_sub(old)? as f64 / seconds);
-            Some([rate(old.rx_bytes, new.rx_bytes)?, rate(old.tx_bytes, new.tx_bytes)?])
-        };
-        let rates: Vec<Option<[f64; 2]>> = all.iter().map(rates).collect();
+        let rates: Vec<Option<[f64; 2]>> = all
+            .iter()
+            .map(|counted| {
+                let (then, old) = before.as_ref()?;
+                let seconds = now.duration_since(*then).as_secs_f64();
+                compute_rates(old.get(&counted.owner.tag())?, &counted.counters?, seconds)
+            })
+            .collect();
         let shown = if session.json {
             plain::json(&json!({
                 "time": jiff::Timestamp::now().to_string(),
@@ -88,6 +86,14 @@ pub(super) fn stats(session: &Session, given: &Stats) -> Result<(), Report> {
     }
 }
 
+/// Returns the bytes received and sent in each second. Returns `None` if a counter fell, because the counters of a
+/// recreated link begin at 0.
+fn compute_rates(old: &Counters, new: &Counters, seconds: f64) -> Option<[f64; 2]> {
+    let received = new.rx_bytes.checked_sub(old.rx_bytes)?;
+    let sent = new.tx_bytes.checked_sub(old.tx_bytes)?;
+    Some([received as f64 / seconds, sent as f64 / seconds])
+}
+
 /// Returns the ID of the container that is recorded under this name, or `None`. It fails if there are several.
 fn recorded(caches: &[Cache], whose: &str) -> Result<Option<String>, Report> {
     let records = Records::read(caches, None).map_err(|err| Report::because(Exit::Files, WHAT, err))?;
@@ -99,40 +105,35 @@ fn recorded(caches: &[Cache], whose: &str) -> Result<Option<String>, Report> {
 
 /// Returns the counters as a table.
 fn lines(session: &Session, all: &[Counted], rates: &[Option<[f64; 2]>]) -> String {
-    let none = || "-".to_owned();
-    let cells = |(of, rates): (&Counted, &Option<[f64; 2]>)| {
-        let count =
-            |pick: fn(&Counters) -> u64| of.counters.as_ref().map_or_else(none, |of| pick(of).to_string());
-        let bytes =
-            |pick: fn(&Counters) -> u64| of.counters.as_ref().map_or_else(none, |of| scaled(pick(of) as f64));
-        let rate =
-            |pick: fn([f64; 2]) -> f64| rates.map_or_else(none, |rates| format!("{}/s", scaled(pick(rates))));
-        let limited = |place: usize| {
-            of.limited.get(place).copied().flatten().map_or_else(none, |drops| drops.to_string())
-        };
-        vec![
-            of.title.clone(),
-            of.owner.network.clone(),
-            of.owner.attachment.ifname.clone(),
-            of.host_link.clone().unwrap_or_else(none),
-            rate(|[rx, _]| rx),
-            rate(|[_, tx]| tx),
-            bytes(|of| of.rx_bytes),
-            bytes(|of| of.tx_bytes),
-            count(|of| of.rx_packets),
-            count(|of| of.tx_packets),
-            count(|of| of.rx_dropped),
-            count(|of| of.tx_dropped),
-            limited(0),
-            limited(1),
-        ]
-    };
-    let lines: Vec<Vec<String>> = all.iter().zip(rates).map(cells).collect();
+    let lines: Vec<Vec<String>> = all.iter().zip(rates).map(|(of, rates)| row(of, *rates)).collect();
     let headings = [
         "POD", "NETWORK", "IF", "HOST", "RX/S", "TX/S", "RX", "TX", "RX-PKT", "TX-PKT", "RX-DROP", "TX-DROP",
         "RX-LIMIT", "TX-LIMIT",
     ];
     table(&headings, &lines, session.paint)
+}
+
+/// Returns the cells of an attachment's row. A number that is unknown is a dash.
+fn row(of: &Counted, rates: Option<[f64; 2]>) -> Vec<String> {
+    let counters = of.counters.as_ref();
+    let [received_drops, sent_drops] = of.limited;
+    let cells = [
+        Some(of.title.clone()),
+        Some(of.owner.network.clone()),
+        Some(of.owner.attachment.ifname.clone()),
+        of.host_link.clone(),
+        rates.map(|[rx, _]| format!("{}/s", scaled(rx))),
+        rates.map(|[_, tx]| format!("{}/s", scaled(tx))),
+        counters.map(|of| scaled(of.rx_bytes as f64)),
+        counters.map(|of| scaled(of.tx_bytes as f64)),
+        counters.map(|of| of.rx_packets.to_string()),
+        counters.map(|of| of.tx_packets.to_string()),
+        counters.map(|of| of.rx_dropped.to_string()),
+        counters.map(|of| of.tx_dropped.to_string()),
+        received_drops.map(|drops| drops.to_string()),
+        sent_drops.map(|drops| drops.to_string()),
+    ];
+    cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned())).to_vec()
 }
 
 /// Returns the counters of an attachment as JSON.

@@ -30,6 +30,11 @@ impl<'a> PluginEntry<'a> {
 }
 
 impl PluginEntry<'_> {
+    /// Returns the range of a key in `node`, or that of the plugin's type if the key is missing.
+    pub(crate) fn range_of(&self, node: &Node, key: &str) -> std::ops::Range<usize> {
+        node.member(key).map_or(self.place.clone(), |member| member.range.clone())
+    }
+
     /// Returns whether the runtime passes the capability. It returns true also if `capabilities` is no object, which
     /// another finding reports.
     pub(crate) fn declares(&self, capability: &str) -> bool {

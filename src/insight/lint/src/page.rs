@@ -69,9 +69,8 @@ fn read(&(name, role, about, table): &(&'static str, &str, &'static str, &'stati
 /// Returns the keys of a row of the table. Several keys may share one.
 fn row(line: &'static str) -> Vec<Key> {
     let mut cells = line.trim_start_matches("| ").trim_end_matches('|').split(" | ").map(str::trim);
-    let mut cell = || cells.next().unwrap_or_default();
-    let (paths, kind, default, example) = (cell(), cell(), cell(), cell().trim_matches('`'));
-    let about = cell();
+    let [paths, kind, default, example, about] = [(); 5].map(|()| cells.next().unwrap_or_default());
+    let example = example.trim_matches('`');
     let mut parts = paths.split('`').skip(1);
     let mut paths = Vec::new();
     while let Some(path) = parts.next() {

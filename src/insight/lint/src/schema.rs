@@ -27,16 +27,15 @@ pub fn of_plugin(name: &str) -> Option<Value> {
 
 /// Returns the schema of a network: a list of plugins, or a single plugin.
 pub fn of_network() -> Value {
-    let plugins = || pages().iter().filter(|page| page.role != Role::Ipam);
     let mut defs: Map<String, Value> =
-        plugins().map(|page| (page.name.to_owned(), entry(page))).chain(ipams()).collect();
+        plugin_pages().map(|page| (page.name.to_owned(), entry(page))).chain(ipams()).collect();
     defs.insert(
         "entry".to_owned(),
         json!({
             "type": "object",
             "required": ["type"],
             "properties": {"type": {"type": "string", "minLength": 1}},
-            "allOf": cases(plugins(), |page| page.name.to_owned()),
+            "allOf": cases(plugin_pages(), |page| page.name.to_owned()),
         }),
     );
     described(json!({
@@ -109,6 +108,10 @@ fn takes_ipam(page: &Page) -> bool {
     page.role != Role::Ipam && shape::find_shape(&page.shape, "ipam.type").is_some()
 }
 
+fn plugin_pages() -> impl Iterator<Item = &'static Page> {
+    pages().iter().filter(|page| page.role != Role::Ipam)
+}
+
 fn ipam_pages() -> impl Iterator<Item = &'static Page> {
     pages().iter().filter(|page| page.role == Role::Ipam)
 }
@@ -165,12 +168,11 @@ fn build_schema(shape: &Shape, path: &str, page: &Page) -> Value {
         }
         Shape::Map(item) => json!({"type": "object", "additionalProperties": build_schema(item, "", page)}),
         Shape::Object(fields) => {
-            let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
             let required: Vec<&String> =
                 fields.iter().filter(|(_, (_, required))| *required).map(|(name, _)| name).collect();
             let properties: Map<String, Value> = fields
                 .iter()
-                .map(|(name, (shape, _))| (name.clone(), build_schema(shape, &below(name), page)))
+                .map(|(name, (shape, _))| (name.clone(), build_schema(shape, &join_path(path, name), page)))
                 .collect();
             let mut schema = json!({
                 "type": "object",
@@ -189,6 +191,11 @@ fn build_schema(shape: &Shape, path: &str, page: &Page) -> Value {
         describe(object, key);
     }
     schema
+}
+
+/// Returns the path of a key below another path, which is empty for the entry itself.
+fn join_path(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 /// Adds descriptions to the keys of the network itself.

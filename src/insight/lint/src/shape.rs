@@ -195,14 +195,14 @@ pub(crate) fn object(fields: &[(&str, Shape, bool)]) -> Shape {
 }
 
 fn routes() -> Shape {
-    let number = || Shape::Integer(0, i128::from(u32::MAX));
+    const NUMBER: Shape = Shape::Integer(0, u32::MAX as i128);
     Shape::List(Box::new(object(&[
         ("dst", Shape::Network, true),
         ("gw", Shape::Address, false),
-        ("mtu", number(), false),
-        ("advmss", number(), false),
-        ("priority", number(), false),
-        ("table", number(), false),
+        ("mtu", NUMBER, false),
+        ("advmss", NUMBER, false),
+        ("priority", NUMBER, false),
+        ("table", NUMBER, false),
         ("scope", Shape::Integer(0, 255), false),
     ])))
 }

@@ -60,47 +60,49 @@ fn written<'a>(entry: &PluginEntry<'a>) -> Vec<Vec<&'a Node>> {
     runtime.chain(oldest).chain(sets).collect()
 }
 
+/// Returns the finding about a value of a range.
+fn invalid(node: &Node, message: String) -> Option<Finding> {
+    Some(Finding::error(Rule::InvalidValue, node.range.clone(), message))
+}
+
 /// Reads a range. Fails with the finding about it. Fails with `None` for an invalid address, which another finding
 /// reports.
 fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
-    let error = |node: &Node, message: String| {
-        Err(Some(Finding::error(Rule::InvalidValue, node.range.clone(), message)))
-    };
     let node = range.get("subnet").ok_or(None)?;
     let subnet = node.text().and_then(cidr::parse_cidr).ok_or(None)?;
     let bits = if subnet.is_ipv4() { 32 } else { 128 };
     if subnet.ip() != subnet.network() {
         let right = format!("{}/{}", subnet.network(), subnet.prefix());
-        return error(node, format!("subnet: {subnet} has host bits set: did you mean {right}?"));
+        return Err(invalid(node, format!("subnet: {subnet} has host bits set: did you mean {right}?")));
     }
     if subnet.prefix() > bits - 1 {
-        return error(node, format!("subnet: {subnet} is too small to give addresses of"));
+        return Err(invalid(node, format!("subnet: {subnet} is too small to give addresses of")));
     }
     let mut ends = [subnet.network(), subnet.broadcast()];
     for (key, end) in ["rangeStart", "rangeEnd"].into_iter().zip(&mut ends) {
         let Some(node) = range.get(key) else { continue };
         let Some(ip) = node.text().and_then(cidr::parse_ip) else { continue };
         if !subnet.contains(ip) {
-            return error(node, format!("{key}: {ip} is not in {subnet}"));
+            return Err(invalid(node, format!("{key}: {ip} is not in {subnet}")));
         }
         *end = ip;
     }
     let [start, end] = ends;
     if end < start {
         let at = range.get("rangeEnd").unwrap_or(node);
-        return error(at, format!("rangeEnd: {end} is before rangeStart, {start}"));
+        return Err(invalid(at, format!("rangeEnd: {end} is before rangeStart, {start}")));
     }
     let [first, last] = ends.map(cidr::number);
     let (mut spans, mut excluded) = (vec![(first, last)], Vec::new());
     for at in range.get("exclude").map(Node::elements).unwrap_or_default() {
         let Some((ip, length)) = at.text().and_then(cidr::parse_ip_or_cidr) else { continue };
         if !subnet.contains(ip) {
-            return error(at, format!("exclude: {ip} is not in {subnet}"));
+            return Err(invalid(at, format!("exclude: {ip} is not in {subnet}")));
         }
         excluded.push(IpNetwork::new(ip, length.unwrap_or(bits)).unwrap_or(ip.into()));
         spans = cidr::without(first, last, &excluded);
         if spans.is_empty() {
-            return error(at, format!("exclude: no address of {subnet} is left"));
+            return Err(invalid(at, format!("exclude: no address of {subnet} is left")));
         }
     }
     let mut gateway = cidr::first_address(subnet);
@@ -108,7 +110,7 @@ fn pool(range: &Node) -> Result<Pool, Option<Finding>> {
         && let Some(written) = at.text().and_then(cidr::parse_ip)
     {
         if written.is_ipv4() != subnet.is_ipv4() {
-            return error(at, format!("gateway: {written} is not of the family of {subnet}"));
+            return Err(invalid(at, format!("gateway: {written} is not of the family of {subnet}")));
         }
         gateway = written;
     }

@@ -7,18 +7,22 @@ use crate::shape::{self, Shape};
 use crate::walk::nearest;
 use crate::{Data, Findings, Node, Rule};
 
+/// Returns the role of an entry's plugin, or `None` for an unknown plugin.
+fn role_of(entry: &PluginEntry<'_>) -> Option<Role> {
+    page(entry.plugin).map(|page| page.role)
+}
+
 /// Checks the whole chain. All entries must be valid, because an invalid one could be any plugin.
 pub(crate) fn check(entries: &[PluginEntry<'_>], found: &mut Findings) {
-    let role = |entry: &PluginEntry<'_>| page(entry.plugin).map(|page| page.role);
     for (n, entry) in entries.iter().enumerate() {
         let (before, after) = entries.split_at(n);
         let mut tell = |message: String| {
             found.error(Rule::ChainOrder, &entry.place, message);
         };
-        match role(entry) {
+        match role_of(entry) {
             // An unknown plugin may make an interface.
-            Some(Role::Chained) if before.iter().all(|other| role(other) == Some(Role::Chained)) => {
-                let main = after.iter().find(|other| role(other) == Some(Role::Main));
+            Some(Role::Chained) if before.iter().all(|other| role_of(other) == Some(Role::Chained)) => {
+                let main = after.iter().find(|other| role_of(other) == Some(Role::Main));
                 tell(match main {
                     Some(main) => format!(
                         "{} stands before {}: it works on the interface that {} makes",

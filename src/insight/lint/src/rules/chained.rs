@@ -24,30 +24,14 @@ pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Findings) {
     let mut limits = false;
     for place in [Some(node), node.path(&["runtimeConfig", "bandwidth"])].into_iter().flatten() {
         for (rate, burst) in [("ingressRate", "ingressBurst"), ("egressRate", "egressBurst")] {
-            let number = |key: &str| place.get(key).and_then(Node::integer).filter(|number| *number != 0);
-            let at = |key: &str| place.member(key).map_or(entry.place.clone(), |member| member.range.clone());
-            let mut error = |key: &str, message: String| {
-                found.error(Rule::Conflict, &at(key), message);
-            };
-            match (number(rate), number(burst)) {
-                (Some(_), None) => error(rate, format!("{rate} needs {burst}")),
-                (None, Some(_)) => error(burst, format!("{burst} needs {rate}")),
-                (Some(of), Some(_)) if (1..8).contains(&of) => {
-                    error(rate, format!("{rate}: {of} bits per second are less than a byte"));
-                }
-                (Some(_), Some(of)) if (1..8).contains(&of) => {
-                    error(burst, format!("{burst}: {of} bits are less than a byte"));
-                }
-                (Some(_), Some(of)) if of / 8 >= i128::from(u32::MAX) => {
-                    error(burst, format!("{burst}: {of} bits are more than 4 GB"));
-                }
-                (Some(_), Some(_)) => limits = true,
-                (None, None) => {}
+            match check_limit(place, rate, burst) {
+                Ok(has_limit) => limits |= has_limit,
+                Err((key, message)) => found.error(Rule::Conflict, &entry.range_of(place, key), message),
             }
         }
-        let some = |key: &str| place.get(key).is_some_and(|list| !list.elements().is_empty());
-        if let Some(member) =
-            place.member("unshapedSubnets").filter(|_| some("shapedSubnets") && some("unshapedSubnets"))
+        if let Some(member) = place.member("unshapedSubnets")
+            && has_elements(place, "shapedSubnets")
+            && has_elements(place, "unshapedSubnets")
         {
             let message = "shapedSubnets and unshapedSubnets exclude each other";
             found.error(Rule::Conflict, &member.range, message);
@@ -61,6 +45,34 @@ pub(super) fn bandwidth(entry: &PluginEntry<'_>, found: &mut Findings) {
             "bandwidth limits nothing: it has no rates, and its capabilities don't have \"bandwidth\": true";
         found.warning(Rule::Capability, &entry.place, message);
     }
+}
+
+/// Returns whether there is a limit. Fails with the key that is at fault, and what is wrong.
+fn check_limit<'k>(place: &Node, rate: &'k str, burst: &'k str) -> Result<bool, (&'k str, String)> {
+    match (nonzero(place, rate), nonzero(place, burst)) {
+        (Some(_), None) => Err((rate, format!("{rate} needs {burst}"))),
+        (None, Some(_)) => Err((burst, format!("{burst} needs {rate}"))),
+        (Some(of), Some(_)) if (1..8).contains(&of) => {
+            Err((rate, format!("{rate}: {of} bits per second are less than a byte")))
+        }
+        (Some(_), Some(of)) if (1..8).contains(&of) => {
+            Err((burst, format!("{burst}: {of} bits are less than a byte")))
+        }
+        (Some(_), Some(of)) if of / 8 >= i128::from(u32::MAX) => {
+            Err((burst, format!("{burst}: {of} bits are more than 4 GB")))
+        }
+        (Some(_), Some(_)) => Ok(true),
+        (None, None) => Ok(false),
+    }
+}
+
+/// Returns the number at this key, or `None` for 0, which stands for no limit.
+fn nonzero(place: &Node, key: &str) -> Option<i128> {
+    place.get(key).and_then(Node::integer).filter(|number| *number != 0)
+}
+
+fn has_elements(place: &Node, key: &str) -> bool {
+    place.get(key).is_some_and(|list| !list.elements().is_empty())
 }
 
 pub(super) fn tuning(entry: &PluginEntry<'_>, found: &mut Findings) {
