@@ -9,9 +9,11 @@ mod cache_entries;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod hand_over;
+mod item_repair;
 mod leases;
 mod lifetimes;
 mod links;
+mod lost_interface;
 mod nat;
 mod outcome;
 pub mod removal;
@@ -178,7 +180,7 @@ enum FindingRepair {
     Link(links::LinkRemoval),
     Rules(Box<cnimble_rules::survey::Trace>),
     EmptyRules,
-    Attachment(Box<attachments::ItemRepair>),
+    Attachment(Box<item_repair::ItemRepair>),
     /// Only the runtime, or the creator of the pod, can repair it.
     Runtime,
 }
@@ -216,7 +218,7 @@ impl Doctor<'_> {
         let Compared { findings: differences, mut unchecked } =
             attachments::compare(self, &sight.node.entries, Reach::Pods).await;
         findings.extend(differences);
-        let mut cut_off = attachments::without_interface(&sight.node).await;
+        let mut cut_off = lost_interface::without_interface(&sight.node).await;
         findings.retain(|of| {
             of.kind != FindingKind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
         });

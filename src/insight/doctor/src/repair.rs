@@ -13,7 +13,7 @@ use cnimble_liveness::Sight;
 use cnimble_netlink::nft::Nft;
 use cnimble_runtime::Invoker;
 
-use super::attachments::Repaired;
+use super::item_repair::Repaired;
 use super::outcome::{Reach, Repair};
 use super::{Doctor, Finding, FindingKind, FindingRepair, stale_rules};
 
