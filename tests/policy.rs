@@ -102,6 +102,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("leases", &["cni", "os"]),
     ("lint", &["cni"]),
     ("liveness", &["cni", "leases", "netlink", "rules", "runtime"]),
+    ("netavark", &["cni", "liveness", "netlink", "runtime"]),
     ("netlink", &["cni"]),
     ("os", &["cni"]),
     ("plugin", &["cni", "netlink", "os"]),

@@ -84,7 +84,7 @@ fn order(purpose: Purpose) -> &'static str {
 }
 
 /// Returns the networks of a directory. Files that don't parse are left out, because `validate` reports them.
-fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
+pub(super) fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
     let files = super::lint::files::in_directory(dir)?;
     Ok(files.into_iter().filter_map(|file| Document::parse(file).ok()).collect())
 }
@@ -92,18 +92,21 @@ fn networks(dir: &Path) -> Result<Vec<Document>, Report> {
 /// Returns the configuration with the first unused /24 from 10.89.0.0 on. It skips 10.88.0.0/16, the subnet of podman's
 /// own network, which has no file at first.
 fn free(given: &Init, path: &Path, networks: &[Document], host: &Host) -> Result<Document, Report> {
-    for second in 89..96_u8 {
-        for third in 0..=255_u8 {
-            let subnet = IpNetwork::new([10, second, third, 0].into(), 24).ok();
-            let document = parsed(path, text(given, subnet)?)?;
-            if overlaps(&document, networks, host).is_empty() {
-                return Ok(document);
-            }
+    for subnet in candidates() {
+        let document = parsed(path, text(given, Some(subnet))?)?;
+        if overlaps(&document, networks, host).is_empty() {
+            return Ok(document);
         }
     }
     Err(failed(given)
         .row("why", "every /24 from 10.89.0.0 to 10.95.255.0 is taken")
         .hint("name one with --subnet"))
+}
+
+/// Returns the subnets from which a free one is chosen, in order.
+pub(super) fn candidates() -> impl Iterator<Item = IpNetwork> {
+    let numbers = (89..96_u8).flat_map(|second| (0..=255_u8).map(move |third| [10, second, third, 0]));
+    numbers.filter_map(|number| IpNetwork::new(number.into(), 24).ok())
 }
 
 fn parsed(path: &Path, text: String) -> Result<Document, Report> {
@@ -112,7 +115,7 @@ fn parsed(path: &Path, text: String) -> Result<Document, Report> {
 }
 
 /// Returns what the network shares with the other networks or with the host's routes.
-fn overlaps(document: &Document, networks: &[Document], host: &Host) -> Vec<Finding> {
+pub(super) fn overlaps(document: &Document, networks: &[Document], host: &Host) -> Vec<Finding> {
     let mut found = lint::together(document, networks);
     found.extend(lint::on_host(document, host));
     found

@@ -3,6 +3,7 @@
 mod args;
 mod cri;
 mod doctor;
+mod driver;
 mod etcd;
 mod events;
 mod explain;
@@ -178,6 +179,9 @@ fn main() -> ExitCode {
     // Only root may write to a directory that root makes, with any umask of the caller.
     let others = Mode::S_IWGRP | Mode::S_IWOTH;
     umask(umask(others) | others);
+    if driver::is_called() {
+        return driver::main();
+    }
     if let Some(answered) = learn::answer() {
         return answered;
     }

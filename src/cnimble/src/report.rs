@@ -224,6 +224,12 @@ impl Report {
         self
     }
 
+    /// Returns the report as one line, without its hint.
+    pub(super) fn line(&self) -> String {
+        let reasons: Vec<&str> = self.rows.iter().map(|(_, text)| text.as_str()).collect();
+        if reasons.is_empty() { self.what.clone() } else { format!("{}: {}", self.what, reasons.join("; ")) }
+    }
+
     /// Returns whether something remains to be printed.
     pub(super) fn has_text(&self) -> bool {
         !self.what.is_empty()

@@ -64,6 +64,14 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
     })
 }
 
+/// Returns the findings about a network by itself, without other networks, the host and the plugins' files.
+pub(super) fn by_itself(document: &Document) -> Vec<Finding> {
+    let mut found = lint::lint(document);
+    found.extend(refused::refused(document, Kind::Network, &found, false));
+    found.extend(refused::files(document, Kind::Network, false));
+    found
+}
+
 /// Returns all findings about a network or an entry, sorted by place. Without a `host` neither the host nor the
 /// plugins' files are looked at.
 async fn check(

@@ -63,7 +63,11 @@ impl Invoker {
     ) -> Result<Added, Error> {
         let mut this = self.begin();
         this.exec.caller = Some(caller.clone());
-        let known = matches!(self.cache.get(attach.key(&network.name)), Ok(Lookup::Entry(_)));
+        // An entry without a result is of an ADD that did not end: the caller has recorded this one before it began.
+        let known = matches!(
+            self.cache.get(attach.key(&network.name)),
+            Ok(Lookup::Entry(entry)) if entry.result.is_some()
+        );
         let mut added = Added { result: CniResult::default(), document: Value::Null };
         for (index, plugin) in network.plugins.iter().enumerate() {
             let previous = Some(&added.document).filter(|_| index > 0);

@@ -74,7 +74,8 @@ impl Invoker {
             Ok(Lookup::Entry(entry)) => {
                 let (network, difference) = self.configuration(&entry, given);
                 let result = match entry.result {
-                    None => Err(self.corrupt_record(key, &"it has no result")),
+                    None if entry.config.is_empty() => Err(self.corrupt_record(key, &"it has no result")),
+                    None => Err(self.unfinished_record(key)),
                     Some(result) => convert(result, network.version)
                         .map(|added| Some(added.document))
                         .map_err(|err| self.corrupt_record(key, &err)),
@@ -86,6 +87,13 @@ impl Invoker {
             Err(err) => Err(UnusableRecord { why: err.to_string(), is_corrupt: false }),
         };
         Recorded { network: Cow::Borrowed(given), difference: None, result: unusable }
+    }
+
+    /// Returns the error of a record that was written before an ADD, and has no result yet.
+    fn unfinished_record(&self, key: Key<'_>) -> UnusableRecord {
+        let path = self.cache.path(key);
+        let why = format!("the record {} has no result: its ADD did not end, or runs", path.display());
+        UnusableRecord { why, is_corrupt: false }
     }
 
     /// Returns the error of a record that is damaged.

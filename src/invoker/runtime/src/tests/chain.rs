@@ -259,7 +259,7 @@ async fn a_record_without_a_result_counts_until_its_del_succeeds() {
     std::fs::remove_file(bench.path().join("fail-two-DEL")).unwrap();
     bench.invoker().del(&net, &attach("c1")).await.unwrap();
     assert_eq!(bench.calls(), ["DEL two", "DEL one"]);
-    assert!(!path.exists() && path.with_file_name(".corrupt-net-c1-eth0").exists());
+    assert!(!path.exists() && !path.with_file_name(".corrupt-net-c1-eth0").exists());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use cnimble_cni::list::ListEntry;
 use cnimble_cni::{Attachment, NetworkList};
 
 use super::{Bench, attach, network};
-use crate::{Attach, Error};
+use crate::{Attach, Entry, Error};
 
 /// A network `net` of these plugins, each with the value of `key`.
 fn keyed(version: &str, plugins: &[&str], key: &str) -> NetworkList {
@@ -190,4 +190,31 @@ async fn each_call_has_its_own_environment() {
         let err = bench.invoker().add(&net, &refused).await.unwrap_err().to_string();
         assert!(err.contains("invalid variable"), "{key}: {err}");
     }
+}
+
+/// The caller may record an attachment before its ADD, so that nothing is lost if it is killed.
+#[tokio::test]
+async fn a_record_without_a_result_is_of_an_add_that_did_not_end() {
+    let list = network("1.0.0", &["one", "two"]);
+    let bench = Bench::new(&["one", "two"]);
+    let begun = || {
+        let mut entry =
+            Entry { network: "net".to_owned(), container_id: "c1".to_owned(), ..Entry::default() };
+        entry.ifname = "eth0".to_owned();
+        entry.netns = attach("c1").netns;
+        entry.config = list.document.to_string().into_bytes();
+        bench.invoker().cache().put(&entry).unwrap();
+    };
+    begun();
+    let err = bench.invoker().check(&list, &attach("c1")).await.unwrap_err().to_string();
+    assert!(err.contains("did not end") && !err.contains("corrupt"), "{err}");
+    // A failed ADD is undone as if there were no record.
+    bench.fail("two", "ADD", 7);
+    let err = bench.invoker().add(&list, &attach("c1")).await.unwrap_err().to_string();
+    assert!(!err.contains("not rolled back"), "{err}");
+    assert_eq!(bench.calls(), ["ADD one", "ADD two", "DEL two", "DEL one"]);
+    // DEL goes by it, and removes it.
+    let key = attach("c1");
+    assert!(bench.invoker().del_recorded(key.key("net")).await.unwrap());
+    assert_eq!(std::fs::read_dir(bench.invoker().cache().dir().join("results")).unwrap().count(), 0);
 }

@@ -1,0 +1,99 @@
+//! `setup` and `teardown` of one container on one network.
+
+use cnimble_cni::NetworkList;
+use cnimble_runtime::{Added, Attach, Entry, Invoker, Key};
+use serde_json::Value;
+
+use crate::answer;
+use crate::attach::{attach, is_named, network};
+use crate::input::Call;
+use crate::options::Options;
+use crate::records;
+use crate::reload::{self, Note};
+use crate::wish::Wish;
+use crate::{Failure, said};
+
+/// Puts the container onto the network. Returns the interface with its addresses, for `podman inspect`.
+pub async fn setup(netns: &str, call: &Call) -> Result<Value, Failure> {
+    let network = network(call)?;
+    let plain = attach(netns, call, &network)?;
+    let invoker = crate::invoker(Options::new(call.network.options.as_ref()));
+    let earlier = records::of(invoker.cache(), &call.container_id, &call.network.name)?;
+    records::end(&invoker, &earlier).await?;
+    clean_up(&invoker).await;
+    let before = reload::take(key(&network, &plain), netns);
+    let wish = Wish::of(call, before.as_ref());
+    let wished = wish.asked(plain.clone(), &network);
+    let outcome = add(&invoker, &network, &wished, &wish).await;
+    if outcome.is_err() && !wish.is_required && !wish.is_empty() {
+        // The network can't give what it gave before the reload, as a DHCP server may not.
+        return add(&invoker, &network, &plain, &wish).await;
+    }
+    outcome
+}
+
+/// Takes the container off the network. It succeeds if nothing is left, and if there was nothing.
+pub async fn teardown(netns: &str, call: &Call) -> Result<(), Failure> {
+    let invoker = crate::invoker(Options::new(call.network.options.as_ref()));
+    let entries = records::of(invoker.cache(), &call.container_id, &call.network.name)?;
+    for entry in entries.iter().filter(|entry| is_named(call) && entry.namespace() == Some(netns)) {
+        leave_note(entry, netns);
+    }
+    records::end(&invoker, &entries).await?;
+    if entries.is_empty() {
+        // Without a record nothing was added, or the records were lost. The configuration of this call finds the rest.
+        let network = network(call)?;
+        invoker.del(&network, &attach(netns, call, &network)?).await?;
+    }
+    clean_up(&invoker).await;
+    Ok(())
+}
+
+/// Removes what dead containers have left, for which netavark has called no `teardown`.
+async fn clean_up(invoker: &Invoker) {
+    records::end_dead(invoker).await;
+    reload::remove_stale();
+}
+
+/// Runs ADD, and returns its answer. If ADD fails, or the result lacks what `wish` requires, this ends the attachment.
+async fn add(
+    invoker: &Invoker,
+    network: &NetworkList,
+    attach: &Attach,
+    wish: &Wish,
+) -> Result<Value, Failure> {
+    records::begin(invoker.cache(), network, attach)?;
+    let failure = match invoker.add(network, attach).await {
+        Ok(added) => match answer_to(&added, attach, wish) {
+            Ok(answer) => return Ok(answer),
+            Err(failure) => failure,
+        },
+        Err(err) => Failure::from(err),
+    };
+    match invoker.del_recorded(key(network, attach)).await {
+        Ok(_) => Err(failure),
+        Err(err) => said(format!("{failure}; then {err}")),
+    }
+}
+
+fn answer_to(added: &Added, attach: &Attach, wish: &Wish) -> Result<Value, Failure> {
+    let mac = answer::mac(&added.result, attach)?;
+    match wish.unmet(&added.result, &mac).filter(|_| wish.is_required) {
+        None => Ok(answer::answer(&added.result, attach, &mac)),
+        Some(what) => said(format!("the network can't give {what}: its plugins have given another one")),
+    }
+}
+
+/// Notes what the attachment of an entry has, for a reload. An attachment without a result has nothing to ask for.
+fn leave_note(entry: &Entry, netns: &str) {
+    let Ok(Some(result)) = entry.cni_result() else { return };
+    let ips = result.ips.iter().map(|ip| ip.address.ip()).collect();
+    match answer::mac(&result, &Attach::from_entry(entry)) {
+        Ok(mac) => reload::leave(entry.key(), &Note { netns: netns.to_owned(), ips, mac }),
+        Err(err) => log::warn!("{err}; a reload may ask for an address that the network can't give"),
+    }
+}
+
+fn key<'a>(network: &'a NetworkList, attach: &'a Attach) -> Key<'a> {
+    Key { network: &network.name, container_id: &attach.container_id, ifname: &attach.ifname }
+}

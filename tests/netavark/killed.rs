@@ -1,0 +1,75 @@
+//! Kills the driver with its plugins before one of their system calls. The next call finishes the work.
+//!
+//! Tries a few points of each call, and all with `CNIMBLE_STRESS=all`.
+
+use serde_json::json;
+
+use cnimble_tests::trace::{Fate, Traced, run, untraceable};
+use cnimble_tests::{LIMIT, Node, skip};
+
+use crate::{Container, Driver, cni_network};
+
+/// Returns the number of points to try for each call.
+fn most() -> usize {
+    match std::env::var("CNIMBLE_STRESS").as_deref() {
+        Ok("all") => usize::MAX,
+        Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
+        Err(_) => 6,
+    }
+}
+
+/// Makes a call with this `fate`.
+fn traced(driver: &Driver<'_>, verb: &str, container: &Container, fate: &Fate) -> Traced {
+    let mut command = driver.node.command(driver.program.to_str().unwrap());
+    let input = container.input.to_string();
+    let traced = run(command.args([verb, &container.netns]), input.as_bytes(), fate, LIMIT);
+    assert!(!traced.hung, "{verb} hung");
+    traced
+}
+
+#[test]
+fn a_killed_call_is_finished_by_the_next() {
+    cnimble_tests::need!("ip", "nft");
+    if let Some(why) = untraceable() {
+        skip!("{why}");
+    }
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    cni_network(&node, "demo", "10.89.7.0/24");
+    let network = driver.create(&json!({"options": {"network": "demo"}}));
+    let mut one = Container::new(&node, "one", &network, &json!({})).publish(8080);
+    let next = Container::new(&node, "next", &network, &json!({})).publish(8080);
+    for verb in ["setup", "teardown"] {
+        if verb == "teardown" {
+            driver.setup(&one);
+        }
+        let watched = traced(&driver, verb, &one, &Fate::Watched);
+        assert!(watched.output.status.success(), "{verb}");
+        driver.teardown(&one);
+        let calls = watched.calls.len();
+        let steps = most().min(calls);
+        for step in 0..steps {
+            if verb == "teardown" {
+                driver.setup(&one);
+            }
+            let point = calls * step / steps;
+            let killed = traced(&driver, verb, &one, &Fate::KilledAt(point));
+            let what = format!("{verb} killed at call {point} of {calls}");
+            if step % 2 == 0 {
+                driver.teardown(&one);
+            } else {
+                // The container is gone without a call. The next container's calls find what is left.
+                node.sh("ip netns del one");
+                driver.setup(&next);
+                driver.teardown(&next);
+                node.sh("ip netns add one");
+            }
+            assert!(killed.met || verb == "teardown", "{what}: it made fewer calls");
+            assert_eq!(driver.records(), [""; 0], "{what}");
+            driver.assert_nothing_left();
+            let leases = node.sh("ls /var/lib/cni/networks/demo");
+            assert!(!leases.contains("10.89."), "{what}: {leases}");
+            one.input["container_id"] = json!(format!("one{verb}{step}"));
+        }
+    }
+}

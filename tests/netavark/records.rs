@@ -1,0 +1,98 @@
+//! Tests that an attachment is ended although no `teardown` comes, or not the right one.
+
+use serde_json::json;
+
+use cnimble_tests::{Node, command};
+
+use crate::{Container, Driver, RECORDS, cni_network};
+
+/// netavark before 2.1 calls no driver when the namespace is gone.
+#[test]
+fn a_dead_container_is_ended_by_the_next_call() {
+    cnimble_tests::need!("ip", "nft");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    let network = driver.create(&json!({"subnets": [{"subnet": "10.89.7.0/24"}]}));
+    let address = json!({"static_ips": ["10.89.7.9"]});
+    let dead = Container::new(&node, "dead", &network, &address).publish(8080);
+    driver.setup(&dead);
+    node.sh("ip netns del dead");
+    assert!(node.nft("list ruleset").contains("8080"), "nobody has removed the port yet");
+    // podman gives the address and the port to the next container.
+    let next = Container::new(&node, "next", &network, &address).publish(8080);
+    driver.setup(&next);
+    let records = driver.records();
+    assert!(records.len() == 1 && records[0].contains("next"), "{records:?}");
+    driver.teardown(&next);
+    driver.assert_nothing_left();
+}
+
+/// After the restart of a machine no `teardown` comes. `cnimble gc` ends the attachments, too.
+#[test]
+fn a_dead_container_is_ended_by_gc() {
+    cnimble_tests::need!("ip", "nft");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    let network = driver.create(&json!({"subnets": [{"subnet": "10.89.7.0/24"}]}));
+    let dead = Container::new(&node, "dead", &network, &json!({"static_ips": ["10.89.7.9"]})).publish(8080);
+    driver.setup(&dead);
+    node.sh("ip netns del dead");
+    node.sh(&format!("{} gc --gone web", command().display()));
+    driver.assert_nothing_left();
+}
+
+#[test]
+fn records_of_other_programs_stay() {
+    cnimble_tests::need!("ip", "nft");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    cni_network(&node, "demo", "10.89.7.0/24");
+    node.sh("ip netns add other");
+    node.sh(&format!("{} add demo other --container-id other", command().display()));
+    node.sh("ip netns del other");
+    let network = driver.create(&json!({"options": {"network": "demo"}}));
+    let one = Container::new(&node, "one", &network, &json!({}));
+    driver.setup(&one);
+    driver.teardown(&one);
+    assert_eq!(driver.records(), ["demo-other-eth0"]);
+}
+
+#[test]
+fn teardown_follows_the_record_and_needs_none() {
+    cnimble_tests::need!("ip", "nft");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    let network = driver.create(&json!({"subnets": [{"subnet": "10.89.7.0/24"}]}));
+    let mut one = Container::new(&node, "one", &network, &json!({"static_ips": ["10.89.7.9"]})).publish(8080);
+    driver.setup(&one);
+    // podman's network was made anew with another description, and the port is no longer in the container's.
+    one.input["network"]["subnets"] = json!([{"subnet": "10.90.7.0/24", "gateway": "10.90.7.1"}]);
+    one.input["network"]["options"] = json!({"type": "ptp"});
+    one.input["port_mappings"] = json!(null);
+    driver.teardown(&one);
+    driver.assert_nothing_left();
+    let two = Container::new(&node, "two", &network, &json!({"static_ips": ["10.89.7.9"]})).publish(8080);
+    driver.setup(&two);
+    node.sh(&format!("rm {RECORDS}/*"));
+    driver.teardown(&two);
+    driver.assert_nothing_left();
+}
+
+/// podman calls `setup` again if it was killed between the two calls of a restart.
+#[test]
+fn setup_ends_what_the_container_has_before() {
+    cnimble_tests::need!("ip", "nft");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    cni_network(&node, "demo", "10.89.7.0/24");
+    let network = driver.create(&json!({"options": {"network": "demo"}}));
+    let one = Container::new(&node, "one", &network, &json!({})).publish(8080);
+    driver.setup(&one);
+    let answer = driver.setup(&one);
+    assert_eq!(answer["interfaces"]["eth0"]["subnets"][0]["ipnet"], "10.89.7.3/24");
+    assert_eq!(driver.records().len(), 1);
+    driver.teardown(&one);
+    driver.assert_nothing_left();
+    let leases = node.sh("ls /var/lib/cni/networks/demo");
+    assert!(!leases.contains("10.89."), "{leases}");
+}
