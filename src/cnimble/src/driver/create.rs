@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use cnimble_cni::NetworkList;
 use cnimble_lint::{Document, File, Finding, Level};
 use cnimble_netavark::input::Network;
 use cnimble_netavark::options::{COPY, NETWORK, Options};
@@ -53,6 +54,20 @@ pub(super) fn must_be_faultless(what: &str, findings: &[Finding]) -> Result<(), 
         .map(|finding| finding.message.as_str())
         .collect();
     if wrong.is_empty() { Ok(()) } else { said(format!("{what}: {}", wrong.join("; "))) }
+}
+
+/// The plugins that put an interface of the host into a container, or make one on it.
+const ON_HOST_INTERFACES: &[&str] = &["macvlan", "ipvlan", "vlan", "host-device"];
+
+/// Fails if a plugin needs what rootless podman has not.
+pub(super) fn must_work_rootless(network: &NetworkList) -> Result<(), Failure> {
+    let mut types = network.plugins.iter().map(|plugin| plugin.plugin_type.as_str());
+    match types.find(|name| ON_HOST_INTERFACES.contains(name)) {
+        None => Ok(()),
+        Some(name) => said(format!(
+            "the plugin {name} needs an interface of the host, which the network namespace of rootless podman lacks"
+        )),
+    }
 }
 
 /// Converts a report of the command.

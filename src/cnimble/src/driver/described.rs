@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use cnimble_netavark::describe::{Container, Description, sample_address};
 use cnimble_netavark::input::Network;
 use cnimble_netavark::options::{DEFAULT_ROUTE, Options};
-use cnimble_netavark::{Failure, said};
+use cnimble_netavark::{Failure, rootless, said};
 
-use super::create::{must_be_faultless, parse, set_text};
+use super::create::{must_be_faultless, must_work_rootless, parse, set_text};
 use super::subnets;
 use crate::lint;
 
@@ -35,6 +35,9 @@ pub(super) async fn create(document: &mut Map<String, Value>, mut network: Netwo
     let list = description.list(&container)?;
     let what = format!("network {}", network.name);
     must_be_faultless(&what, &lint::by_itself(&parse("-", list.document.to_string())?))?;
+    if rootless::user().is_some() {
+        must_work_rootless(&list)?;
+    }
     cnimble_netavark::invoker(given).validate(&list).await?;
     // podman's IPAM gives the addresses. Without this it would take an `--ip` outside the subnets for none.
     set_text(document, "ipam_options", "driver", "host-local");

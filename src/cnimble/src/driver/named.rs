@@ -4,10 +4,10 @@ use serde_json::{Map, Value};
 
 use cnimble_netavark::input::Network;
 use cnimble_netavark::options::{CONF_DIR, COPY, NETWORK, Options, PLUGIN_DIR, PUBLISH};
-use cnimble_netavark::{Failure, said};
+use cnimble_netavark::{Failure, rootless, said};
 use cnimble_runtime::{ConfDir, Network as Found, inlined_config};
 
-use super::create::{must_be_faultless, parse, set_text};
+use super::create::{must_be_faultless, must_work_rootless, parse, set_text};
 use crate::lint;
 
 /// Checks the CNI network `name`, and puts a copy of it into podman's network. The copy counts from then on, so that a
@@ -28,8 +28,13 @@ pub(super) async fn create(
     must_be_faultless(&path, &lint::by_itself(&parse(&path, text)?))?;
     let invoker = cnimble_netavark::invoker(given);
     invoker.validate(&found.list).await?;
-    // From 1.1.0 on the plugins themselves are asked whether they can serve the network.
-    invoker.status(&found.list).await?;
+    if rootless::user().is_some() {
+        must_work_rootless(&found.list)?;
+    } else {
+        // From 1.1.0 on the plugins themselves are asked whether they can serve the network. For a user they can only be
+        // asked in the namespace of the containers, where `create` does not run.
+        invoker.status(&found.list).await?;
+    }
     if given.flag(PUBLISH)? == Some(true) && !found.list.takes("portMappings") {
         return said(format!("publish=true: no plugin of {path} takes the capability portMappings"));
     }

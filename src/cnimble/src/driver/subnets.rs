@@ -1,9 +1,10 @@
 //! The subnets of a described network: free ones are chosen, and taken ones refused. podman does neither for external
 //! drivers.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use ipnetwork::{IpNetwork, Ipv6Network};
+use nix::unistd::{Uid, User};
 use serde_json::{Map, Value, json};
 
 use cnimble_cni::{cidr, hash16};
@@ -11,14 +12,16 @@ use cnimble_lint::{Document, Finding, Host};
 use cnimble_netavark::describe::Description;
 use cnimble_netavark::input::{Network, Subnet};
 use cnimble_netavark::options::Options;
-use cnimble_netavark::{Failure, said};
+use cnimble_netavark::{Failure, rootless, said};
 
 use super::create::{failed, must_be_faultless, parse};
 use crate::init;
 use crate::lint::host;
 
-/// The directory of podman's networks, unless `network_config_dir` of containers.conf names another.
+/// The directory of root's networks in podman, unless `network_config_dir` of containers.conf names another.
 const PODMAN_NETWORKS: &str = "/etc/containers/networks";
+/// The same of another user, below the home directory.
+const USERS_NETWORKS: &str = ".local/share/containers/storage/networks";
 
 /// What has addresses already.
 struct Taken {
@@ -126,12 +129,18 @@ impl Taken {
     }
 }
 
+/// Returns the directory of podman's networks. HOME is not asked, because it belongs to the environment.
+fn podmans_dir() -> PathBuf {
+    let user = rootless::user().and_then(|user| User::from_uid(Uid::from_raw(user)).ok().flatten());
+    user.map_or_else(|| PODMAN_NETWORKS.into(), |user| user.dir.join(USERS_NETWORKS))
+}
+
 /// Returns the subnets of podman's networks, apart from the network `name`. A file that can't be read has none: podman
 /// itself reports it.
 fn podmans(name: &str) -> Vec<(IpNetwork, String)> {
     // podman's own default network has no file until somebody changes it.
     let mut found = vec![(cidr::parse_cidr("10.88.0.0/16"), "podman".to_owned())];
-    for entry in std::fs::read_dir(Path::new(PODMAN_NETWORKS)).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(podmans_dir()).into_iter().flatten().flatten() {
         let Ok(text) = std::fs::read(entry.path()) else { continue };
         let Ok(network) = serde_json::from_slice::<Network>(&text) else { continue };
         found.extend(network.subnets().iter().map(|of| (Some(of.subnet), network.name.clone())));

@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use cnimble_cni::{NetworkList, names};
+use cnimble_cni::{NetworkList, json, names};
 use cnimble_runtime::Attach;
 
 use crate::describe::{Container, Description};
 use crate::input::{Call, PortMapping};
 use crate::options::{COPY, DEFAULT_ROUTE, NETWORK, Options, PUBLISH, chosen, is_of_first_network};
+use crate::rootless;
 use crate::{Failure, said};
 
 /// The key of CNI_ARGS with the name of podman's network. It marks the attachments of this driver.
@@ -30,7 +31,11 @@ pub(crate) fn network(call: &Call) -> Result<NetworkList, Failure> {
                 call.network.name
             ));
         };
-        return Ok(NetworkList::parse(copy.as_bytes())?.complete()?);
+        let mut copy = json::parse_object(copy.as_bytes(), "the copy of the CNI network")?;
+        if rootless::user().is_some() {
+            rootless::place_leases(&mut copy);
+        }
+        return Ok(NetworkList::from_value(copy)?.complete()?);
     }
     let addresses: &[IpAddr] = call.network_options.static_ips();
     Description::read(&call.network)?.list(&Container {
@@ -92,7 +97,7 @@ fn pass_on(mut attach: Attach, network: &NetworkList, key: &str, value: &str) ->
             network.name
         ));
     }
-    let argument = attach.capability_args.entry(capability).or_insert_with(|| json!({}));
+    let argument = attach.capability_args.entry(capability).or_insert_with(|| Map::new().into());
     let Some(argument) = argument.as_object_mut() else {
         return said(format!("{key}={value}: {capability} was given a value of its own, too"));
     };
@@ -165,6 +170,8 @@ fn both_options(call: &Call) -> (Options<'_>, Options<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn call(more: &Value) -> Call {

@@ -9,6 +9,7 @@ mod invoke;
 pub mod options;
 mod records;
 mod reload;
+pub mod rootless;
 mod setup;
 mod wish;
 
