@@ -46,6 +46,40 @@ fn uninstall_hands_pods_over_before_the_plugins_go_and_once_more_afterwards() {
     assert!(!node.install(&["--force"]).status.success());
 }
 
+/// Without its driver, podman can't remove a container.
+#[test]
+fn the_driver_of_podman_stays_while_a_container_uses_it() {
+    let node = Node::new();
+    node.record("");
+    node.install_ok(&["--netavark"]);
+    let driver = node.path("prefix/libexec/netavark/cni");
+    assert_eq!(fs::read(&driver).unwrap(), fs::read(node.path("prefix/bin/cnimble")).unwrap());
+    // A later install without the option renews it, too.
+    node.record("# newer");
+    fs::write(&driver, fs::read(node.path("release/cnimble-plugins")).unwrap()).unwrap();
+    node.install_ok(&[]);
+    assert!(fs::read_to_string(&driver).unwrap().contains("# newer"));
+    assert!(!node.install(&["--netavark", "--no-command"]).status.success());
+    let record = Path::new("/var/lib/cni/results/web-c0ffee-eth0");
+    let write = |netns: &Path| {
+        let args = r#"[["IgnoreUnknown","1"],["K8S_POD_NAME","shop"],["PODMAN_NETWORK","web"]]"#;
+        let text = format!(r#"{{"kind":"cniCacheV1","netns":"{}","cniArgs":{args}}}"#, netns.display());
+        fs::create_dir_all(record.parent().unwrap()).unwrap();
+        fs::write(record, text).unwrap();
+    };
+    write(&node.path("bin"));
+    let installed = contents(node.dir.path());
+    let output = node.install(&["--uninstall", "--force"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("driver cni: shop"), "{text}");
+    assert_eq!(contents(node.dir.path()), installed);
+    // That of a dead container is only a remainder.
+    write(&node.path("nothing"));
+    node.install_ok(&["--uninstall"]);
+    fs::remove_dir_all("/var/lib/cni/results").unwrap();
+    assert!(!driver.exists());
+}
+
 #[test]
 fn uninstall_changes_nothing_if_pods_cant_be_handed_over_unless_it_is_forced() {
     let node = Node::new();
