@@ -17,6 +17,7 @@ mod departures;
 mod killed;
 mod pages;
 mod podman;
+mod podman5;
 mod rollback;
 mod sandboxes;
 mod whole_set;

@@ -9,7 +9,7 @@ use crate::{assert_clean, assert_no_rules_of, network, outside};
 
 /// Returns the name that the HTTP server at this address gives. Waits for it, because podman doesn't wait until a
 /// container serves.
-fn curl(from: &Ns, to: &str) -> Option<String> {
+pub(crate) fn curl(from: &Ns, to: &str) -> Option<String> {
     let mut outcome = None;
     wait_until(PATIENCE, || {
         let line = format!("curl --silent --globoff --max-time {PATIENCE} http://{to}/name");

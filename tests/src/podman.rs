@@ -32,6 +32,15 @@ default_network = "{default_network}"
         Self::on(node, &helpers, "network_backend = \"netavark\"\nnetwork_config_dir = \"/run/networks\"\n")
     }
 
+    /// podman 5 on its own netavark, with the drivers in `dir`.
+    pub fn with_driver(node: &'n Node, dir: &Path) -> Self {
+        let network = format!(
+            "netavark_plugin_dirs = [\"{}\"]\nnetwork_config_dir = \"/run/networks\"\n",
+            dir.display()
+        );
+        Self::on(node, "", &network)
+    }
+
     fn on(node: &'n Node, engine: &str, network: &str) -> Self {
         let dir = node.dir().display();
         let containers = node.file(
