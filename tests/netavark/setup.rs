@@ -132,6 +132,11 @@ fn ports_that_would_be_missing_are_an_error() {
     let one = Container::new(&node, "one", &network, &json!({})).publish(8080);
     let refused = driver.refusal(&["setup", &one.netns], &one.input);
     assert!(refused.contains("--network web:publish=false"), "{refused}");
+    // podman's clean-up after the failure succeeds.
+    driver.teardown(&one);
+    let options = json!({"options": {"default-route": "true"}});
+    let routed = Container::new(&node, "routed", &network, &options);
+    assert!(driver.refusal(&["setup", &routed.netns], &routed.input).contains("default-route"));
     let options = json!({"options": {"publish": "false"}});
     let two = Container::new(&node, "two", &network, &options).publish(8080);
     driver.setup(&two);

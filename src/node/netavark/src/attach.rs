@@ -61,6 +61,11 @@ pub(crate) fn attach(netns: &str, call: &Call, network: &NetworkList) -> Result<
         // podman 4 passes the container's name so, and cnimble finds the attachment by it.
         .arg("K8S_POD_NAME", call.container_name.as_str())
         .arg(MARK, call.network.name.as_str());
+    if is_named(call) && both_options(call).0.get(DEFAULT_ROUTE).is_some() {
+        return said(format!(
+            "{DEFAULT_ROUTE} is for networks that podman describes; a CNI network has its own routes"
+        ));
+    }
     let ports = ports(call)?;
     if !ports.is_empty() {
         must_publish(call, network)?;

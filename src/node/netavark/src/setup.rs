@@ -41,12 +41,23 @@ pub async fn teardown(netns: &str, call: &Call) -> Result<(), Failure> {
     }
     records::end(&invoker, &entries).await?;
     if entries.is_empty() {
-        // Without a record nothing was added, or the records were lost. The configuration of this call finds the rest.
-        let network = network(call)?;
-        invoker.del(&network, &attach(netns, call, &network)?).await?;
+        end_unrecorded(&invoker, netns, call).await?;
     }
     clean_up(&invoker).await;
     Ok(())
+}
+
+/// Ends an attachment without a record: nothing was added, or the records were lost. A call that `setup` would refuse has
+/// added nothing.
+async fn end_unrecorded(invoker: &Invoker, netns: &str, call: &Call) -> Result<(), Failure> {
+    let wanted = network(call).and_then(|network| Ok((attach(netns, call, &network)?, network)));
+    match wanted {
+        Ok((attach, network)) => Ok(invoker.del(&network, &attach).await?),
+        Err(refused) => {
+            log::warn!("{refused}; there is no record of the container, and nothing was removed");
+            Ok(())
+        }
+    }
 }
 
 /// Removes what dead containers have left, for which netavark has called no `teardown`.
