@@ -110,6 +110,8 @@ fn a_failed_setup_leaves_nothing() {
     let before = Snapshot::settled(&node);
     // The port belongs to the first container.
     let two = Container::new(&node, "two", &network, &json!({"static_ips": ["10.89.7.10"]})).publish(8080);
+    let outcome = driver.call(&["setup", &two.netns], &two.input);
+    assert!(!outcome.describe().contains("record"), "{}", outcome.describe());
     let refused = driver.refusal(&["setup", &two.netns], &two.input);
     assert!(refused.contains("8080") && !refused.contains("not rolled back"), "{refused}");
     before.assert_same(&Snapshot::settled(&node), "after a failed setup");

@@ -20,8 +20,8 @@ const LOOKS: usize = 10;
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Records an attachment before its ADD.
-pub(crate) fn begin(cache: &Cache, network: &NetworkList, attach: &Attach) -> Result<(), CacheError> {
+/// Records an attachment before its ADD. Returns the record.
+pub(crate) fn begin(cache: &Cache, network: &NetworkList, attach: &Attach) -> Result<Entry, CacheError> {
     let mut entry = Entry::default();
     entry.network.clone_from(&network.name);
     entry.container_id.clone_from(&attach.container_id);
@@ -30,7 +30,8 @@ pub(crate) fn begin(cache: &Cache, network: &NetworkList, attach: &Attach) -> Re
     entry.config = inlined_config(network).to_string().into_bytes();
     entry.args.clone_from(&attach.args);
     entry.capability_args.clone_from(&attach.capability_args);
-    cache.put(&entry)
+    cache.put(&entry)?;
+    Ok(entry)
 }
 
 /// Returns the records of a container on a network of podman's.
@@ -43,7 +44,7 @@ pub(crate) fn of(cache: &Cache, container_id: &str, podman_network: &str) -> Res
 /// Ends the attachments of these records, as the records say.
 pub(crate) async fn end(invoker: &Invoker, entries: &[Entry]) -> Result<(), Failure> {
     for entry in entries {
-        invoker.del_recorded(entry.key()).await?;
+        invoker.del_entry(entry, entry.result.is_some()).await?;
     }
     Ok(())
 }
@@ -85,7 +86,7 @@ async fn end_proven(invoker: &Invoker, suspects: &[Entry]) -> Result<(), Failure
         if !is_suspect || !matches!(known.verdict, Verdict::Orphan(_)) {
             continue;
         }
-        let with_result = !node.is_anothers(&known.entry);
+        let with_result = known.entry.result.is_some() && !node.is_anothers(&known.entry);
         if let Err(err) = invoker.del_entry(&known.entry, with_result).await {
             log::warn!("the dead container {}: {err}; `cnimble gc` tries again", known.entry.container_id);
         }

@@ -73,15 +73,15 @@ async fn add(
     attach: &Attach,
     wish: &Wish,
 ) -> Result<Value, Failure> {
-    records::begin(invoker.cache(), network, attach)?;
-    let failure = match invoker.add(network, attach).await {
+    let begun = records::begin(invoker.cache(), network, attach)?;
+    let (failure, has_result) = match invoker.add(network, attach).await {
         Ok(added) => match answer_to(&added, attach, wish) {
             Ok(answer) => return Ok(answer),
-            Err(failure) => failure,
+            Err(failure) => (failure, true),
         },
-        Err(err) => Failure::from(err),
+        Err(err) => (Failure::from(err), false),
     };
-    match invoker.del_recorded(key(network, attach)).await {
+    match invoker.del_entry(&begun, has_result).await {
         Ok(_) => Err(failure),
         Err(err) => said(format!("{failure}; then {err}")),
     }
