@@ -67,8 +67,8 @@ pub(super) async fn strict(session: &Session, given: &Validate) -> Result<(), Re
 /// Returns the findings about a network by itself, without other networks, the host and the plugins' files.
 pub(super) fn by_itself(document: &Document) -> Vec<Finding> {
     let mut found = lint::lint(document);
-    found.extend(refused::refused(document, Kind::Network, &found, false));
-    found.extend(refused::files(document, Kind::Network, false));
+    found.extend(refused::find_refusals(document, TextKind::Network, &found, false));
+    found.extend(refused::files(document, TextKind::Network, false));
     found
 }
 
