@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use cnimble_tests::trace::{Fate, Traced, run, untraceable};
-use cnimble_tests::{LIMIT, Node, skip};
+use cnimble_tests::{LIMIT, Node, PATIENCE, skip, wait_until};
 
 use crate::{Container, Driver, cni_network};
 
@@ -61,8 +61,13 @@ fn a_killed_call_is_finished_by_the_next() {
             } else {
                 // The container is gone without a call. The next container's calls find what is left.
                 node.sh("ip netns del one");
-                driver.setup(&next);
-                driver.teardown(&next);
+                // The kernel removes the namespace's links some time later, and until then they show a living one.
+                let is_found = || {
+                    driver.setup(&next);
+                    driver.teardown(&next);
+                    driver.records().is_empty()
+                };
+                assert!(wait_until(PATIENCE, is_found), "{what}");
                 node.sh("ip netns add one");
             }
             met += usize::from(killed.met);

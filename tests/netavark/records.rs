@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use cnimble_tests::{Node, command};
+use cnimble_tests::{Node, PATIENCE, command, wait_until};
 
 use crate::{Container, Driver, RECORDS, cni_network};
 
@@ -16,7 +16,7 @@ fn a_dead_container_is_ended_by_the_next_call() {
     let address = json!({"static_ips": ["10.89.7.9"]});
     let dead = Container::new(&node, "dead", &network, &address).publish(8080);
     driver.setup(&dead);
-    node.sh("ip netns del dead");
+    end_namespace(&node, "dead");
     assert!(node.nft("list ruleset").contains("8080"), "nobody has removed the port yet");
     // podman gives the address and the port to the next container.
     let next = Container::new(&node, "next", &network, &address).publish(8080);
@@ -25,6 +25,14 @@ fn a_dead_container_is_ended_by_the_next_call() {
     assert!(records.len() == 1 && records[0].contains("next"), "{records:?}");
     driver.teardown(&next);
     driver.assert_nothing_left();
+}
+
+/// Removes a container's namespace, and waits until the kernel has removed its interface. Until then the host's end of
+/// the pair shows that the container lives.
+fn end_namespace(node: &Node, name: &str) {
+    node.sh(&format!("ip netns del {name}"));
+    let is_gone = || !node.sh("ip -oneline link show type veth").contains("veth");
+    assert!(wait_until(PATIENCE, is_gone));
 }
 
 /// After the restart of a machine no `teardown` comes. `cnimble gc` ends the attachments, too.
@@ -36,7 +44,7 @@ fn a_dead_container_is_ended_by_gc() {
     let network = driver.create(&json!({"subnets": [{"subnet": "10.89.7.0/24"}]}));
     let dead = Container::new(&node, "dead", &network, &json!({"static_ips": ["10.89.7.9"]})).publish(8080);
     driver.setup(&dead);
-    node.sh("ip netns del dead");
+    end_namespace(&node, "dead");
     node.sh(&format!("{} gc --gone web", command().display()));
     driver.assert_nothing_left();
 }

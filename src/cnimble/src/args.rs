@@ -270,17 +270,18 @@ pub(super) enum Command {
     Doctor(Doctor),
     /// Put back at once what living pods lose on the host
     ///
-    /// It acts as soon as the kernel reports a change.     /// Repairs what `doctor --repair` repairs of living pods: packet rules, bridges, addresses and
-    /// settings of the host. A flush of the ruleset or a reload of a firewall is repaired within a
-    /// second. If another program removes the repairs of a network twenty times in a row, within ten
-    /// seconds each, the network is left alone for ten minutes. SIGHUP looks at once. SIGINT or SIGTERM stops it.
+    /// It acts as soon as the kernel reports a change, and repairs what `doctor --repair` repairs of
+    /// living pods: packet rules, bridges, addresses and settings of the host. A flush of the
+    /// ruleset or a reload of a firewall is repaired within a second. If another program removes the
+    /// repairs of a network twenty times in a row, within ten seconds each, the network is left
+    /// alone for ten minutes. SIGHUP looks at once. SIGINT or SIGTERM stops it.
     #[command(after_long_help = examples!["cnimble guard"])]
     Guard(Guard),
     /// Convert the rules of living pods for the Go plugins
     ///
-    /// Call it before you install them.     /// DEL of the Go plugins removes only their own rules. So each pod gets its packet rules
-    /// in their form, by iptables, and cnimble's tables are removed. No connection is lost.
-    /// Changes nothing without --yes. `scripts/install --uninstall` runs it.
+    /// Call it before you install them. DEL of the Go plugins removes only their own rules. So each
+    /// pod gets its packet rules in their form, by iptables, and cnimble's tables are removed. No
+    /// connection is lost. Changes nothing without --yes. `scripts/install --uninstall` runs it.
     #[command(after_long_help = examples!["cnimble hand-over", "cnimble hand-over --yes"])]
     HandOver(HandOver),
     /// Pods on the default network, as a kubelet sets them up

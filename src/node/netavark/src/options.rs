@@ -76,8 +76,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Returns whether a container's ports, or its default route, belong to the network of this interface. The first network
-/// has both, unless an option says otherwise. podman calls the further networks' interfaces `eth1`, `eth2` and so on.
+/// Returns whether a container's ports, or its default route, belong to the network of this interface. The first
+/// network has both, unless an option says otherwise. podman calls the further networks' interfaces `eth1`, `eth2` and so on.
 pub fn is_of_first_network(ifname: &str) -> bool {
     match ifname.strip_prefix("eth").map(str::parse::<u32>) {
         Some(Ok(number)) => number == 0,

@@ -61,8 +61,8 @@ fn path(key: Key<'_>) -> PathBuf {
     Path::new(DIR).join(format!("{}-{}-{}", key.network, key.container_id, key.ifname))
 }
 
-/// Removes the notes of namespaces that are gone, and those that can't be read. podman tells a driver nothing of the end
-/// of a container, so this is the only removal.
+/// Removes the notes of namespaces that are gone, and those that can't be read. podman tells a driver nothing of the
+/// end of a container, so this is the only removal.
 pub(crate) fn remove_stale() {
     for entry in std::fs::read_dir(DIR).into_iter().flatten().flatten() {
         let note = read(&entry.path());

@@ -47,8 +47,8 @@ pub async fn teardown(netns: &str, call: &Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends an attachment without a record: nothing was added, or the records were lost. A call that `setup` would refuse has
-/// added nothing.
+/// Ends an attachment without a record: nothing was added, or the records were lost. A call that `setup` would refuse
+/// has added nothing.
 async fn end_unrecorded(invoker: &Invoker, netns: &str, call: &Call) -> Result<(), Failure> {
     let wanted = network(call).and_then(|network| Ok((attach(netns, call, &network)?, network)));
     match wanted {
