@@ -251,6 +251,8 @@ fn a_port_whose_ipv6_address_answers_stays() {
     assert_eq!(half.outcomes(&["--repair"], 7), ["pod-state failed one"]);
     assert_eq!(half.node.host.nft("list map inet cnimble portmap6"), before);
     drop(machine);
+    // The machine's kernel answers until the namespace is gone, with both ends of its pair.
+    half.node.gone(&["vm0".to_owned()]);
     assert_eq!(half.outcomes(&["--repair"], 7), ["pod-state failed one", "rules repaired one"]);
 }
 
