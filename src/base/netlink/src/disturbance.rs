@@ -45,7 +45,7 @@ pub struct Disturbances {
     seen: PendingChanges,
 }
 
-/// What has been read since the last [`Disturbances::take_changes`], and the known state of links.
+/// The changes that were read since the last [`Disturbances::take_changes`], and the known state of links.
 #[derive(Debug, Default)]
 struct PendingChanges {
     /// Links that are down, or have lost a bridge, an address, a route, a flag or forwarding. If the link itself goes,

@@ -9,8 +9,9 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, sendto, setsockopt,
     socket, sockopt,
 };
-use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use rustix::net::sockopt::{set_ip_mtu_discover, set_ipv6_mtu_discover};
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+};
 
 use super::{Error, Result};
 
@@ -70,15 +71,10 @@ impl RawSocket {
     /// # Errors
     /// Fails if the kernel refuses the option.
     pub fn forbid_fragments(&self, v4: bool) -> Result<()> {
-        let set = if v4 {
-            set_ip_mtu_discover(&self.fd, Ipv4PathMtuDiscovery::PROBE)
-        } else {
-            set_ipv6_mtu_discover(&self.fd, Ipv6PathMtuDiscovery::PROBE)
-        };
-        set.map_err(|err| Error::new("forbid fragments", Errno::from_raw(err.raw_os_error())))?;
         if v4 {
-            return Ok(());
+            return set_ip_mtu_discover(&self.fd, Ipv4PathMtuDiscovery::PROBE).map_err(refused_option);
         }
+        set_ipv6_mtu_discover(&self.fd, Ipv6PathMtuDiscovery::PROBE).map_err(refused_option)?;
         setsockopt(&self.fd, sockopt::Ipv6DontFrag, &true)
             .map_err(|errno| Error::new("forbid fragments", errno))
     }
@@ -102,4 +98,8 @@ impl RawSocket {
         };
         Err(Error::new(format!("send a packet to {to}"), errno))
     }
+}
+
+fn refused_option(err: rustix::io::Errno) -> Error {
+    Error::new("forbid fragments", Errno::from_raw(err.raw_os_error()))
 }

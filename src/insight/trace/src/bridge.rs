@@ -91,7 +91,9 @@ impl Walk<'_> {
     /// Checks that a packet of a given size fits through the host's end of a pair. Both the pair and the bridge drop a
     /// larger one silently. The kernel leaves room for a VLAN tag (`is_skb_forwardable`), also without one.
     pub(crate) fn check_port_mtu(&mut self, host_end: &Link, flow: &Flow) -> Step<()> {
-        let Some(size) = flow.size.filter(|size| *size > host_end.mtu + VLAN_TAG) else { return Ok(()) };
+        let Some(size) = flow.size.filter(|size| *size > host_end.mtu.saturating_add(VLAN_TAG)) else {
+            return Ok(());
+        };
         let text = format!(
             "{} drops {size} bytes silently: its MTU is {}, and nobody tells the sender",
             host_end.name, host_end.mtu

@@ -15,7 +15,7 @@ const MEMORY: usize = 80 << 20;
 /// The text among these, keys included, in bytes. It may have to be written again, six times as long.
 const TEXT: usize = 4 << 20;
 
-/// What an element of a list takes at most, as a list grows by doubling.
+/// The most bytes that an element of a list takes. A list grows by doubling, so half of its room can be empty.
 const SLOT: usize = 64;
 const ALLOCATED: usize = 32;
 /// The size of a node of a map, and the least number of entries in it if there are several nodes.

@@ -178,7 +178,7 @@ pub(crate) struct Waiter {
     pipe: Option<OwnedFd>,
 }
 
-/// What [`Waiter::wait`] has seen.
+/// The event for which [`Waiter::wait`] has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// There is something to read from the socket.
