@@ -204,27 +204,25 @@ impl Examination<'_> {
     pub fn run(&self, plugins: &'static [&'static dyn Plugin], name: &str, aim: Aim) -> Option<Examined> {
         let plugin = plugins.iter().copied().find(|plugin| plugin.name() == name)?;
         let undo = Undo::new();
-        let (mut has_put_back, mut ended_by) = (false, None);
-        let faults = PluginConfig::parse(&self.config).and_then(|config| {
-            let ipam = plugins.iter().copied().find(|plugin| Some(plugin.name()) == config.ipam());
-            let call = Call {
-                container_id: self.container_id.to_owned(),
-                netns: self.netns.to_owned(),
-                ifname: self.ifname.to_owned(),
-                raw_args: self.args.clone(),
-                path: self.path.to_vec(),
-                undo: undo.clone(),
-                plugins,
-                home: NetNs::current().ok().map(Arc::new),
-                delegate: ipam.map(delegate::FoundDelegate::from_plugin).unwrap_or_default(),
-                wanted: Wanted { aim, ..Wanted::default() },
-                ..Call::new(Command::Check, config, self.config.clone())
-            };
-            let faults = examine(plugin, &call, &mut ended_by);
-            has_put_back = call.wanted.has_put_back.get();
-            faults
-        });
-        Some(Examined { faults, ended_by, has_put_back, undo })
+        let config = match PluginConfig::parse(&self.config) {
+            Ok(config) => config,
+            Err(err) => return Some(Examined::failed(err, undo)),
+        };
+        let ipam = plugins.iter().copied().find(|plugin| Some(plugin.name()) == config.ipam());
+        let call = Call {
+            container_id: self.container_id.to_owned(),
+            netns: self.netns.to_owned(),
+            ifname: self.ifname.to_owned(),
+            raw_args: self.args.clone(),
+            path: self.path.to_vec(),
+            undo,
+            plugins,
+            home: NetNs::current().ok().map(Arc::new),
+            delegate: ipam.map(delegate::FoundDelegate::from_plugin).unwrap_or_default(),
+            wanted: Wanted { aim, ..Wanted::default() },
+            ..Call::new(Command::Check, config, self.config.clone())
+        };
+        Some(examine(plugin, &call))
     }
 }
 
@@ -245,27 +243,38 @@ pub struct Examined {
     pub undo: Undo,
 }
 
-/// Runs CHECK and returns the noted faults. Refuses the host's namespace as the pod's, with code 8.
+impl Examined {
+    /// Returns the outcome of a check that did not begin.
+    fn failed(err: Error, undo: Undo) -> Self {
+        Examined { faults: Err(err), ended_by: None, has_put_back: false, undo }
+    }
+}
+
+/// Runs CHECK, and returns what it has noted. Refuses the host's namespace as the pod's, with code 8.
 ///
-/// A difference (code 103) that ends the check is written into `ended_by`, and becomes a fault if none was noted. Any
-/// other error of CHECK is returned, and the noted faults are dropped.
-fn examine(plugin: &dyn Plugin, call: &Call, ended_by: &mut Option<Error>) -> Result<Vec<Fault>, Error> {
+/// A difference (code 103) that ends the check becomes a fault if none was noted. After any other error of CHECK the
+/// noted faults are dropped.
+fn examine(plugin: &dyn Plugin, call: &Call) -> Examined {
+    let undo = call.undo.clone();
     if call.home.as_ref().is_some_and(|home| home.is_at(Path::new(&call.netns))) {
-        return Err(Error::new(Code::INVALID_NETNS, format!("{} is the host's namespace", call.netns)));
+        let why = format!("{} is the host's namespace", call.netns);
+        return Examined::failed(Error::new(Code::INVALID_NETNS, why), undo);
     }
     let outcome = super::run(plugin, call, Command::Check);
+    let has_put_back = call.wanted.has_put_back.get();
     let mut faults = call.wanted.faults.take();
-    match outcome {
+    let ended_by = match outcome {
+        Ok(()) => None,
         Err(error) if error.code == Code::CHECK_FAILED => {
-            *ended_by = Some(error.clone());
             if faults.is_empty() {
-                let (place, item) = (Place::Host, Item::from_caller());
+                let (place, item, error) = (Place::Host, Item::from_caller(), error.clone());
                 faults.push(Fault { place, error, left_alone: false, is_mendable: false, item });
             }
+            Some(error)
         }
-        outcome => outcome?,
-    }
-    Ok(faults)
+        Err(error) => return Examined { faults: Err(error), ended_by: None, has_put_back, undo },
+    };
+    Examined { faults: Ok(faults), ended_by, has_put_back, undo }
 }
 
 #[cfg(test)]
