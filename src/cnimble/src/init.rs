@@ -6,7 +6,7 @@ use ipnetwork::IpNetwork;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use cnimble_cni::{cidr, hash16, names};
+use cnimble_cni::{cidr, names};
 use cnimble_lint::{self as lint, Document, File, Finding, Host, Level};
 use cnimble_netlink::Netlink;
 
@@ -161,7 +161,7 @@ fn choose_plugins(given: &Init, subnet: Option<IpNetwork>) -> Result<(&'static s
     Ok(match given.purpose {
         Purpose::Bridge => (
             "a bridge of the host, which is the pods' gateway; what leaves it gets the host's address, ports can be published",
-            vec![build_bridge(&bridge_name(&given.name), subnet), build_portmap()],
+            vec![build_bridge(&names::bridge_for(&given.name), subnet), build_portmap()],
         ),
         Purpose::Ptp => (
             "a pair for each pod, routed by the host: pods see no frames of each other",
@@ -170,7 +170,7 @@ fn choose_plugins(given: &Init, subnet: Option<IpNetwork>) -> Result<(&'static s
         Purpose::Podman => (
             "as podman makes its networks: published ports, a firewall that lets the pods out, and podman's --mac-address by tuning",
             vec![
-                build_bridge(&bridge_name(&given.name), subnet),
+                build_bridge(&names::bridge_for(&given.name), subnet),
                 build_portmap(),
                 json!({"type": "firewall"}),
                 json!({"type": "tuning"}),
@@ -248,15 +248,6 @@ impl Serialize for InOrder<'_> {
             Value::Array(list) => serializer.collect_seq(list.iter().map(InOrder)),
             other => other.serialize(serializer),
         }
-    }
-}
-
-/// Returns `br-` with the network's name, or with a hash of it if that is no valid name for an interface.
-fn bridge_name(network: &str) -> String {
-    let name = format!("br-{network}");
-    match names::interface_problem(&name) {
-        None => name,
-        Some(_) => format!("br-{}", hash16(network).get(..8).unwrap_or_default()),
     }
 }
 

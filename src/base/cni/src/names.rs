@@ -1,10 +1,22 @@
 //! Which names the specification and the kernel allow.
 
+use crate::hash16;
+
 /// A container ID or a network name: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`.
 pub fn is_identifier(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
         && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+/// The name of the bridge for a network that names none: `br-` with the network's name, or with a hash of it if that is
+/// no valid name of an interface.
+pub fn bridge_for(network: &str) -> String {
+    let name = format!("br-{network}");
+    match interface_problem(&name) {
+        None => name,
+        Some(_) => format!("br-{}", hash16(network).get(..8).unwrap_or_default()),
+    }
 }
 
 /// The reason that `text` cannot name an interface, or `None` if it can. A name has 1 to 15 bytes without `/`, `:` and

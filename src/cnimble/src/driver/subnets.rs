@@ -44,12 +44,12 @@ pub(super) fn choose(document: &mut Map<String, Value>, network: &mut Network) -
         network.subnets = Some(vec![free]);
     }
     if network.ipv6_enabled && !network.subnets().iter().any(|subnet| subnet.subnet.is_ipv6()) {
-        network.subnets.get_or_insert_default().push(of_ipv6(document)?);
+        network.subnets.get_or_insert_default().push(unique_local_subnet(document)?);
     }
     must_differ(network.subnets())?;
     must_be_faultless(&format!("network {}", network.name), &taken.overlaps(network)?)?;
     if kind.is_routed_here() {
-        taken.must_not_be_podmans(network)?;
+        taken.must_not_overlap_podman(network)?;
     }
     let known = document.get("subnets").and_then(Value::as_array).map_or(0, Vec::len);
     let chosen =
@@ -72,7 +72,7 @@ fn must_differ(subnets: &[Subnet]) -> Result<(), Failure> {
 }
 
 /// Returns the IPv6 subnet of a network: a unique local one, by podman's random ID of the network (RFC 4193).
-fn of_ipv6(document: &Map<String, Value>) -> Result<Subnet, Failure> {
+fn unique_local_subnet(document: &Map<String, Value>) -> Result<Subnet, Failure> {
     let id = document.get("id").and_then(Value::as_str).unwrap_or_default();
     let global = hash16(id).get(..10).and_then(|digits| u128::from_str_radix(digits, 16).ok());
     let number = 0xfd << 120 | global.unwrap_or_default() << 80;
@@ -88,7 +88,7 @@ impl Taken {
         let given = Options::new(network.options.as_ref());
         let networks = init::networks(&given.conf_dir()).map_err(|report| failed(&report))?;
         let host = host::read().map_err(|report| failed(&report))?;
-        Ok(Taken { host, networks, podman: podmans(&network.name) })
+        Ok(Taken { host, networks, podman: read_podman_subnets(&network.name) })
     }
 
     /// Returns the first unused /24 from 10.89.0.0 on, as podman's own driver and `cnimble init` choose it.
@@ -97,7 +97,7 @@ impl Taken {
         for subnet in init::candidates() {
             let subnet = Subnet { subnet, gateway: None };
             probe.subnets = Some(vec![subnet.clone()]);
-            if self.overlaps(&probe)?.is_empty() && self.of_podman(subnet.subnet).is_none() {
+            if self.overlaps(&probe)?.is_empty() && self.find_podman_network(subnet.subnet).is_none() {
                 return Ok(subnet);
             }
         }
@@ -112,13 +112,13 @@ impl Taken {
     }
 
     /// Returns podman's network that overlaps with a subnet.
-    fn of_podman(&self, subnet: IpNetwork) -> Option<&(IpNetwork, String)> {
+    fn find_podman_network(&self, subnet: IpNetwork) -> Option<&(IpNetwork, String)> {
         self.podman.iter().find(|(other, _)| cidr::overlap(*other, subnet))
     }
 
-    fn must_not_be_podmans(&self, network: &Network) -> Result<(), Failure> {
+    fn must_not_overlap_podman(&self, network: &Network) -> Result<(), Failure> {
         for subnet in network.subnets() {
-            if let Some((other, name)) = self.of_podman(subnet.subnet) {
+            if let Some((other, name)) = self.find_podman_network(subnet.subnet) {
                 return said(format!(
                     "the subnet {} overlaps {other} of podman's network {name}",
                     subnet.subnet
@@ -130,17 +130,17 @@ impl Taken {
 }
 
 /// Returns the directory of podman's networks. HOME is not asked, because it belongs to the environment.
-fn podmans_dir() -> PathBuf {
+fn podman_networks_dir() -> PathBuf {
     let user = rootless::user().and_then(|user| User::from_uid(Uid::from_raw(user)).ok().flatten());
     user.map_or_else(|| PODMAN_NETWORKS.into(), |user| user.dir.join(USERS_NETWORKS))
 }
 
 /// Returns the subnets of podman's networks, apart from the network `name`. A file that can't be read has none: podman
 /// itself reports it.
-fn podmans(name: &str) -> Vec<(IpNetwork, String)> {
+fn read_podman_subnets(name: &str) -> Vec<(IpNetwork, String)> {
     // podman's own default network has no file until somebody changes it.
     let mut found = vec![(cidr::parse_cidr("10.88.0.0/16"), "podman".to_owned())];
-    for entry in std::fs::read_dir(podmans_dir()).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(podman_networks_dir()).into_iter().flatten().flatten() {
         let Ok(text) = std::fs::read(entry.path()) else { continue };
         let Ok(network) = serde_json::from_slice::<Network>(&text) else { continue };
         found.extend(network.subnets().iter().map(|of| (Some(of.subnet), network.name.clone())));

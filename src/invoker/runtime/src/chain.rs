@@ -92,16 +92,7 @@ impl Invoker {
             }
             return Err(failures.into());
         }
-        let entry = Entry {
-            network: network.name.clone(),
-            container_id: attach.container_id.clone(),
-            ifname: attach.ifname.clone(),
-            netns: attach.netns.clone(),
-            config: inlined_config(network).to_string().into_bytes(),
-            args: attach.args.clone(),
-            capability_args: attach.capability_args.clone(),
-            result: Some(added.document.clone()),
-        };
+        let entry = Entry { result: Some(added.document.clone()), ..Entry::before_add(network, attach) };
         if let Err(cause) = self.record(entry).await {
             if known {
                 log::warn!(

@@ -92,6 +92,11 @@ pub use cnimble_cni::{self as cni, Verb};
 
 pub use chain::{Added, inlined_config};
 
+/// The usual directory of networks. It is that of cnitool, the kubelet's runtimes and podman.
+pub const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
+/// The usual directories of plugins, separated by colons: that of the CNI project, and Debian's.
+pub const DEFAULT_CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
+
 pub use cache::{Cache, DEFAULT_DIR as DEFAULT_CACHE_DIR, Entry, Key, Lookup};
 pub use conf::{ConfDir, Listing, Network, load_file};
 pub use error::{CacheError, ConfError, Error, Failure, Failures, PluginError};

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
-use cnimble_cni::{NetworkList, cidr, hash16, names};
+use cnimble_cni::{NetworkList, cidr, names};
 
 use crate::input::{Network, Subnet};
 use crate::options::{self, Options};
@@ -169,10 +169,12 @@ impl<'a> Description<'a> {
 
     fn main_plugin(&self, ipam: Value) -> Value {
         let outwards = !self.network.internal;
+        let bridge =
+            self.network.interface().map_or_else(|| names::bridge_for(&self.network.name), str::to_owned);
         let mut plugin = match self.kind {
             Kind::Bridge => json!({
                 "type": "bridge",
-                "bridge": self.bridge(),
+                "bridge": bridge,
                 "isGateway": outwards,
                 "ipMasq": outwards,
                 "hairpinMode": true,
@@ -194,18 +196,6 @@ impl<'a> Description<'a> {
         }
         set(&mut plugin, "ipam", ipam);
         plugin
-    }
-
-    /// Returns the bridge's name: the one that was given, or `br-` with the network's name or a hash of it.
-    fn bridge(&self) -> String {
-        if let Some(name) = self.network.interface() {
-            return name.to_owned();
-        }
-        let name = format!("br-{}", self.network.name);
-        match names::interface_problem(&name) {
-            None => name,
-            Some(_) => format!("br-{}", hash16(&self.network.name).get(..8).unwrap_or_default()),
-        }
     }
 
     /// Returns the configuration of the plugin `static` with the container's addresses and routes.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cnimble_runtime::{DEFAULT_CNI_PATH, DEFAULT_CONF_DIR};
+
 use crate::{Failure, said};
 
 /// The CNI network that is used. Without this option the network is the one that podman describes.
@@ -17,11 +19,6 @@ pub const PUBLISH: &str = "publish";
 pub const DEFAULT_ROUTE: &str = "default-route";
 /// The copy of the CNI network, which `create` adds. So podman keeps it, and removes it with its network.
 pub const COPY: &str = "conflist";
-
-/// The usual directories of plugins. They are those of the command `cnimble`.
-const PLUGIN_DIRS: &str = "/opt/cni/bin:/usr/lib/cni";
-/// The usual directory of CNI networks.
-const CONF_DIR_DEFAULT: &str = "/etc/cni/net.d";
 
 /// The options of a network.
 #[derive(Debug, Clone, Copy)]
@@ -58,12 +55,12 @@ impl<'a> Options<'a> {
 
     /// Returns the directories of plugins.
     pub fn plugin_dirs(self) -> Vec<PathBuf> {
-        std::env::split_paths(self.get(PLUGIN_DIR).unwrap_or(PLUGIN_DIRS)).collect()
+        std::env::split_paths(self.get(PLUGIN_DIR).unwrap_or(DEFAULT_CNI_PATH)).collect()
     }
 
     /// Returns the directory of CNI networks.
     pub fn conf_dir(self) -> PathBuf {
-        PathBuf::from(self.get(CONF_DIR).unwrap_or(CONF_DIR_DEFAULT))
+        PathBuf::from(self.get(CONF_DIR).unwrap_or(DEFAULT_CONF_DIR))
     }
 
     /// Fails if there is an option that is not in `known`.

@@ -9,7 +9,7 @@ use cnimble_cni::NetworkList;
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Evidence, Verdict};
 use cnimble_netlink::NetNs;
-use cnimble_runtime::{Attach, Cache, CacheError, Entry, Invoker, inlined_config};
+use cnimble_runtime::{Attach, Cache, CacheError, Entry, Invoker};
 
 use crate::Failure;
 use crate::attach::MARK;
@@ -22,20 +22,17 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Records an attachment before its ADD. Returns the record.
 pub(crate) fn begin(cache: &Cache, network: &NetworkList, attach: &Attach) -> Result<Entry, CacheError> {
-    let mut entry = Entry::default();
-    entry.network.clone_from(&network.name);
-    entry.container_id.clone_from(&attach.container_id);
-    entry.ifname.clone_from(&attach.ifname);
-    entry.netns.clone_from(&attach.netns);
-    entry.config = inlined_config(network).to_string().into_bytes();
-    entry.args.clone_from(&attach.args);
-    entry.capability_args.clone_from(&attach.capability_args);
+    let entry = Entry::before_add(network, attach);
     cache.put(&entry)?;
     Ok(entry)
 }
 
 /// Returns the records of a container on a network of podman's.
-pub(crate) fn of(cache: &Cache, container_id: &str, podman_network: &str) -> Result<Vec<Entry>, CacheError> {
+pub(crate) fn list_for(
+    cache: &Cache,
+    container_id: &str,
+    podman_network: &str,
+) -> Result<Vec<Entry>, CacheError> {
     let mut entries = cache.list_of(container_id)?;
     entries.retain(|entry| network_of(entry) == Some(podman_network));
     Ok(entries)

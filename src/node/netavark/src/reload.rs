@@ -33,7 +33,7 @@ impl Note {
 
 /// Writes the note. A note that can't be written only makes a reload
 /// stricter, so that is a warning.
-pub(crate) fn leave(key: Key<'_>, note: &Note) {
+pub(crate) fn leave_note(key: Key<'_>, note: &Note) {
     let path = path(key);
     let text = serde_json::to_vec(note).unwrap_or_default();
     let written = std::fs::create_dir_all(DIR).and_then(|()| std::fs::write(&path, text));
@@ -46,7 +46,7 @@ pub(crate) fn leave(key: Key<'_>, note: &Note) {
 }
 
 /// Takes the note of an attachment in this namespace away. Returns `None` if there is none.
-pub(crate) fn take(key: Key<'_>, netns: &str) -> Option<Note> {
+pub(crate) fn take_note(key: Key<'_>, netns: &str) -> Option<Note> {
     let path = path(key);
     let note = read(&path);
     let _ = std::fs::remove_file(&path);

@@ -18,11 +18,11 @@ pub async fn setup(netns: &str, call: &Call) -> Result<Value, Failure> {
     let network = network(call)?;
     let plain = attach(netns, call, &network)?;
     let invoker = crate::invoker(Options::new(call.network.options.as_ref()));
-    let earlier = records::of(invoker.cache(), &call.container_id, &call.network.name)?;
+    let earlier = records::list_for(invoker.cache(), &call.container_id, &call.network.name)?;
     records::end(&invoker, &earlier).await?;
     clean_up(&invoker).await;
-    let before = reload::take(key(&network, &plain), netns);
-    let wish = Wish::of(call, before.as_ref());
+    let before = reload::take_note(key(&network, &plain), netns);
+    let wish = Wish::from_call(call, before.as_ref());
     let wished = wish.asked(plain.clone(), &network);
     let outcome = add(&invoker, &network, &wished, &wish).await;
     if outcome.is_err() && !wish.is_required && !wish.is_empty() {
@@ -35,9 +35,9 @@ pub async fn setup(netns: &str, call: &Call) -> Result<Value, Failure> {
 /// Takes the container off the network. It succeeds if nothing is left, and if there was nothing.
 pub async fn teardown(netns: &str, call: &Call) -> Result<(), Failure> {
     let invoker = crate::invoker(Options::new(call.network.options.as_ref()));
-    let entries = records::of(invoker.cache(), &call.container_id, &call.network.name)?;
+    let entries = records::list_for(invoker.cache(), &call.container_id, &call.network.name)?;
     for entry in entries.iter().filter(|entry| is_named(call) && entry.namespace() == Some(netns)) {
-        leave_note(entry, netns);
+        note_for_reload(entry, netns);
     }
     records::end(&invoker, &entries).await?;
     if entries.is_empty() {
@@ -96,11 +96,11 @@ fn answer_to(added: &Added, attach: &Attach, wish: &Wish) -> Result<Value, Failu
 }
 
 /// Notes what the attachment of an entry has, for a reload. An attachment without a result has nothing to ask for.
-fn leave_note(entry: &Entry, netns: &str) {
+fn note_for_reload(entry: &Entry, netns: &str) {
     let Ok(Some(result)) = entry.cni_result() else { return };
     let ips = result.ips.iter().map(|ip| ip.address.ip()).collect();
     match answer::mac(&result, &Attach::from_entry(entry)) {
-        Ok(mac) => reload::leave(entry.key(), &Note { netns: netns.to_owned(), ips, mac }),
+        Ok(mac) => reload::leave_note(entry.key(), &Note { netns: netns.to_owned(), ips, mac }),
         Err(err) => log::warn!("{err}; a reload may ask for an address that the network can't give"),
     }
 }

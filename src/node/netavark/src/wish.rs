@@ -24,7 +24,7 @@ pub(crate) struct Wish {
 
 impl Wish {
     /// Returns the wish of a call. `before` is what the container had on this network before a reload.
-    pub(crate) fn of(call: &Call, before: Option<&Note>) -> Self {
+    pub(crate) fn from_call(call: &Call, before: Option<&Note>) -> Self {
         let wanted = &call.network_options;
         let ips = if is_named(call) { wanted.static_ips().to_vec() } else { Vec::new() };
         let mac = wanted.static_mac().map(str::to_owned);

@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 use cnimble_cni::{CniResult, Error as SpecError, NetworkList, Version, json};
 
 use super::Key;
+use crate::Attach;
+use crate::chain::inlined_config;
 
 const KIND: &str = "cniCacheV1";
 
@@ -58,6 +60,21 @@ struct File {
 }
 
 impl Entry {
+    /// Returns the record of an attachment without a result. A caller can write it before ADD, so that the attachment
+    /// is known if the ADD does not end.
+    pub fn before_add(network: &NetworkList, attach: &Attach) -> Self {
+        Entry {
+            network: network.name.clone(),
+            container_id: attach.container_id.clone(),
+            ifname: attach.ifname.clone(),
+            netns: attach.netns.clone(),
+            config: inlined_config(network).to_string().into_bytes(),
+            args: attach.args.clone(),
+            capability_args: attach.capability_args.clone(),
+            result: None,
+        }
+    }
+
     /// Returns the key of this entry.
     pub fn key(&self) -> Key<'_> {
         Key { network: &self.network, container_id: &self.container_id, ifname: &self.ifname }

@@ -198,11 +198,7 @@ async fn a_record_without_a_result_is_of_an_add_that_did_not_end() {
     let list = network("1.0.0", &["one", "two"]);
     let bench = Bench::new(&["one", "two"]);
     let begun = || {
-        let mut entry =
-            Entry { network: "net".to_owned(), container_id: "c1".to_owned(), ..Entry::default() };
-        entry.ifname = "eth0".to_owned();
-        entry.netns = attach("c1").netns;
-        entry.config = list.document.to_string().into_bytes();
+        let entry = Entry::before_add(&list, &attach("c1"));
         bench.invoker().cache().put(&entry).unwrap();
     };
     begun();
