@@ -99,7 +99,7 @@ pub(super) fn attachments(
     caches: &[Cache],
 ) -> Result<Vec<AttachmentRow>, String> {
     let mut entries: HashMap<(String, String, String), (&Cache, Entry)> = HashMap::new();
-    // // An entry of an earlier cache replaces that of a later one.
+    // An entry of an earlier cache replaces that of a later one.
     for cache in caches.iter().rev() {
         for entry in cache.list().map_err(|err| err.to_string())? {
             let key = (entry.network.clone(), entry.container_id.clone(), entry.ifname.clone());

@@ -6,6 +6,7 @@ mod doctor;
 mod driver;
 mod etcd;
 mod events;
+mod existing;
 mod explain;
 mod finding;
 mod gc_cri;
@@ -52,17 +53,12 @@ use nix::sys::stat::{Mode, umask};
 use serde_json::Value;
 
 use cnimble_runtime::locks::{self as locks, Locks};
-use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Invoker};
+use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, DEFAULT_CNI_PATH, DEFAULT_CONF_DIR, Invoker};
 
 use args::{Cli, Command, Global, help};
 use output::{print, print_as_is, print_json};
 use report::{Exit, Report};
 use style::Paint;
-
-/// The directories of plugins if neither `--cni-path` nor CNI_PATH names any.
-const CNI_PATH: &str = "/opt/cni/bin:/usr/lib/cni";
-/// The directory of networks if neither `--conf-dir` nor NETCONFPATH names one.
-const CONF_DIR: &str = "/etc/cni/net.d";
 
 /// The settings that all subcommands share.
 struct Session {
@@ -96,7 +92,7 @@ impl Session {
         let conf_dir = global.conf_dir.clone().map(PathBuf::from);
         let lock_dir = global.lock_dir.clone().map(PathBuf::from);
         let cni_path = global.cni_path.clone().filter(|text| !text.is_empty());
-        let cni_path = cni_path.unwrap_or_else(|| CNI_PATH.into());
+        let cni_path = cni_path.unwrap_or_else(|| DEFAULT_CNI_PATH.into());
         let mut invoker = Invoker::new(std::env::split_paths(&cni_path))
             .with_cache_dir(path(&global.cache_dir, DEFAULT_CACHE_DIR))
             .with_locks(Locks::new(path(&lock_dir, locks::DEFAULT_DIR)));
@@ -106,7 +102,7 @@ impl Session {
         let stdout = std::io::stdout();
         Session {
             invoker,
-            conf: ConfDir::new(path(&conf_dir, CONF_DIR)),
+            conf: ConfDir::new(path(&conf_dir, DEFAULT_CONF_DIR)),
             json: global.json,
             own_cache: global.cache_dir.is_some(),
             own_conf: global.conf_dir.as_ref().is_some_and(|dir| !dir.as_os_str().is_empty()),

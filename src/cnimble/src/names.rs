@@ -12,9 +12,8 @@ use cnimble_lint::pages;
 use cnimble_liveness::named::short_name;
 use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Filter;
-use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, Entry};
+use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, DEFAULT_CONF_DIR, Entry};
 
-use super::CONF_DIR;
 use super::explain;
 
 const NETNS_DIR: &str = "/run/netns";
@@ -24,7 +23,8 @@ pub(super) fn networks(current: &OsStr) -> Vec<CompletionCandidate> {
     if current.as_encoded_bytes().contains(&b'/') {
         return PathCompleter::file().complete(current);
     }
-    let dir = given("--conf-dir").or_else(|| variable("NETCONFPATH")).unwrap_or_else(|| CONF_DIR.into());
+    let dir =
+        given("--conf-dir").or_else(|| variable("NETCONFPATH")).unwrap_or_else(|| DEFAULT_CONF_DIR.into());
     let listing = ConfDir::new(PathBuf::from(dir)).list();
     let networks = listing.map(|listing| listing.networks).unwrap_or_default();
     matching(current, networks.into_iter().map(|network| network.list.name))
