@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use cnimble_tests::trace::untraceable;
-use cnimble_tests::{announce, need_go, plugin_dir, skip};
+use cnimble_tests::{announce, need_go, plugin_dir, sample_size, skip};
 
 use crate::kill::{Aftermath, Point, die};
 use crate::kinds::Kind;
-use crate::points::{Chance, bound, seed, share};
+use crate::points::{Chance, seed, share};
 use crate::site::{Site, Verb};
 
 /// The kinds of damage, and how they appear in the message of [`die`].
@@ -85,7 +85,7 @@ fn killed_like_the_go_plugins() {
             for (aftermath, after) in
                 [(Aftermath::Del, "with the namespace"), (Aftermath::DelWithoutNetns, "after the namespace")]
             {
-                let (damaged, line) = row(plugins, verb, aftermath, bound(4).min(300), &mut chance);
+                let (damaged, line) = row(plugins, verb, aftermath, sample_size(4).min(300), &mut chance);
                 announce("TABLE", &format!("| {name} | {} | {after} | {line} |", verb.name()));
                 ours += if name == "cnimble" { damaged } else { 0 };
             }

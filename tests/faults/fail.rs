@@ -2,10 +2,11 @@
 
 use nix::errno::Errno;
 
+use cnimble_tests::sample_size;
 use cnimble_tests::trace::{Fate, Syscall};
 
 use crate::kinds::{Kind, others, picky};
-use crate::points::{Chance, FEWEST, at_each_point, bound, verbs_inside};
+use crate::points::{Chance, FEWEST, at_each_point, verbs_inside};
 use crate::site::{Disturbed, Site, Verb};
 
 /// Not tried: memory, which Linux grants and reclaims by killing, and calls that cannot fail or return.
@@ -193,7 +194,7 @@ fn answered(verb: Verb, run: &Disturbed, manner: Manner) -> Result<bool, String>
 
 /// Makes all calls of a network's verbs fail, each in turn.
 pub fn failures(kind: &str, verbs: &[Verb], otherwise: usize) {
-    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), &mut Chance::new(seed));
+    let points = |kind: &Kind, verb, seed| points(kind, verb, sample_size(otherwise), &mut Chance::new(seed));
     at_each_point("errors", kind, verbs, points, fail, |site, point| {
         format!("{} {} of {point:?}", site.plugin(point.at), point.call.name())
     });

@@ -4,10 +4,11 @@
 
 use serde_json::Value;
 
+use cnimble_tests::sample_size;
 use cnimble_tests::trace::Fate;
 
 use crate::kinds::{Kind, others, picky};
-use crate::points::{Chance, FEWEST, at_each_point, bound, verbs_inside};
+use crate::points::{Chance, FEWEST, at_each_point, verbs_inside};
 use crate::site::{Disturbed, Site, Verb};
 
 /// A system call of a verb before which the plugin is killed.
@@ -129,7 +130,7 @@ fn deaths(kind: &str, verbs: &[Verb], otherwise: usize) {
 
 /// The same, optionally with only one of several processes killed.
 pub fn killed(kind: &str, verbs: &[Verb], otherwise: usize, alone: bool) {
-    let points = |kind: &Kind, verb, seed| points(kind, verb, bound(otherwise), alone, seed);
+    let points = |kind: &Kind, verb, seed| points(kind, verb, sample_size(otherwise), alone, seed);
     at_each_point("killed", kind, verbs, points, die, |site, point| {
         format!("{} before {} of {point:?}", site.plugin(point.at), point.call)
     });

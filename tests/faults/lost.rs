@@ -1,12 +1,12 @@
 //! Loses the kernel's answer to a request. The kernel has made or refused the change, and the plugin reads ENOBUFS
 //! (netlink(7)).
 
-use cnimble_tests::announce;
 use cnimble_tests::trace::Fate;
+use cnimble_tests::{announce, sample_size};
 
 use crate::fail::{Manner, settle};
 use crate::kinds::{Kind, others};
-use crate::points::{Chance, FEWEST, Nth, at_each_point, bound, numbered, seed};
+use crate::points::{Chance, FEWEST, Nth, at_each_point, numbered, seed};
 use crate::site::{Site, Verb};
 
 /// Returns how many such answers the verb of plugin `at` reads.
@@ -28,7 +28,8 @@ fn lose(site: &mut Site, point: &Nth) -> Result<bool, String> {
 fn lost(kind: &str, verbs: &[Verb], otherwise: usize) {
     for verb in verbs {
         let (network, chance) = (&Kind::of(kind), &mut Chance::new(seed()));
-        let mut points = numbered(network, *verb, bound(otherwise), chance, |at| count(network, *verb, at));
+        let mut points =
+            numbered(network, *verb, sample_size(otherwise), chance, |at| count(network, *verb, at));
         if points.is_empty() {
             announce(
                 "NOTE",

@@ -7,13 +7,13 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use cnimble_tests::skip;
 use cnimble_tests::trace::{Fate, Syscall, Traced};
+use cnimble_tests::{sample_size, skip};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::fail::{LEFT_OUT, Manner, reads_stdin, settle};
 use crate::kinds::{Kind, others};
-use crate::points::{Chance, Nth, at_each_point, bound, numbered};
+use crate::points::{Chance, Nth, at_each_point, numbered};
 use crate::site::{Site, Verb};
 
 /// More allocations than any verb makes.
@@ -89,7 +89,7 @@ fn starved(kind: &str, verbs: &[Verb]) {
         skip!("{why}");
     }
     let points = |kind: &Kind, verb, seed| {
-        numbered(kind, verb, bound(usize::MAX), &mut Chance::new(seed), |at| count(kind, verb, at))
+        numbered(kind, verb, sample_size(usize::MAX), &mut Chance::new(seed), |at| count(kind, verb, at))
     };
     at_each_point("no memory", kind, verbs, points, starve, |site, point| {
         format!("{} allocation {} of {}", site.plugin(point.at), point.nth + 1, point.verb.name())

@@ -8,15 +8,6 @@ use cnimble_tests::{announce, need, seclude_thread, skip};
 use crate::kinds::Kind;
 use crate::site::{Site, Verb};
 
-/// Returns the maximum number of points of each list.
-pub fn bound(otherwise: usize) -> usize {
-    match std::env::var("CNIMBLE_STRESS").as_deref() {
-        Ok("all") => usize::MAX,
-        Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
-        Err(_) => otherwise,
-    }
-}
-
 /// Returns the verbs to try on a network in the virtual machine: all for the first network, `few` for the others. The
 /// others share most of their code with the first one and with the tests outside. `scripts/stress` tries all.
 pub fn verbs_inside<'v>(first: bool, all: &'v [Verb], few: &'v [Verb]) -> &'v [Verb] {

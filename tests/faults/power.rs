@@ -20,11 +20,12 @@ use serde_json::{Value, json};
 
 use cnimble_tests::trace::{Fate, untraceable};
 use cnimble_tests::{
-    Attachment, Host, Network, Outcome, Pod, announce, command, configs, missing, need, plugin_dir, skip,
+    Attachment, Host, Network, Outcome, Pod, announce, command, configs, missing, need, plugin_dir,
+    sample_size, skip,
 };
 
 use crate::disk::{BTRFS, Cut, Disk, EXT4, EXT4_WRITEBACK, FileSystem, XFS};
-use crate::points::{Chance, bound, seed};
+use crate::points::{Chance, seed};
 
 /// The number of pod addresses in a /28.
 const ROOM: usize = 13;
@@ -202,7 +203,7 @@ fn addresses(fs: FileSystem) {
     machine.del("first");
     announce("NOTE", &format!("seed {seed}, {fs}"));
     // The last points are after the end: the verb is done, and its result is printed.
-    let points: Vec<usize> = chance.some((0..all + 20).collect(), bound(10));
+    let points: Vec<usize> = chance.some((0..all + 20).collect(), sample_size(10));
     for cut in [Cut::Everything, Cut::Data] {
         for n in &points {
             machine.boot(*n, cut, &mut chance);
@@ -261,7 +262,7 @@ fn the_result_cache_never_stops_a_del() {
     let list = json!({"cniVersion": version, "name": name, "plugins": [bridge, tuning]});
     fs::write(disk.path().join("net.d/net4.conflist"), list.to_string()).unwrap();
     nix::unistd::sync();
-    for round in 0..bound(12).min(100) {
+    for round in 0..sample_size(12).min(100) {
         // A reboot removes the whole network state.
         let (host, pod) = (Host::hasty(), Pod::new());
         let add = |id: &str| {

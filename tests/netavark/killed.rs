@@ -5,18 +5,9 @@
 use serde_json::json;
 
 use cnimble_tests::trace::{Fate, Traced, run, untraceable};
-use cnimble_tests::{LIMIT, Node, PATIENCE, skip, wait_until};
+use cnimble_tests::{LIMIT, Node, PATIENCE, sample_size, skip, wait_until};
 
 use crate::{Container, Driver, cni_network};
-
-/// Returns the number of points to try for each call.
-fn most() -> usize {
-    match std::env::var("CNIMBLE_STRESS").as_deref() {
-        Ok("all") => usize::MAX,
-        Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
-        Err(_) => 6,
-    }
-}
 
 /// Makes a call with this `fate`.
 fn traced(driver: &Driver<'_>, verb: &str, container: &Container, fate: &Fate) -> Traced {
@@ -47,7 +38,7 @@ fn a_killed_call_is_finished_by_the_next() {
         assert!(watched.output.status.success(), "{verb}");
         driver.teardown(&one);
         let calls = watched.calls.len();
-        let steps = most().min(calls);
+        let steps = sample_size(6).min(calls);
         let mut met = 0;
         for step in 0..steps {
             if verb == "teardown" {

@@ -6,7 +6,7 @@
 use serde_json::json;
 
 use cnimble_tests::trace::{Fate, Traced, run, untraceable};
-use cnimble_tests::{LIMIT, Node, PATIENCE, announce, command, skip, wait_until};
+use cnimble_tests::{LIMIT, Node, PATIENCE, announce, command, sample_size, skip, wait_until};
 
 use crate::sandboxes::{LEASES, Shop, cnimble, document};
 
@@ -19,15 +19,6 @@ spec:
   containers:
   - {name: nginx, image: nginx, ports: [{containerPort: 80, hostPort: 8080}]}
 ";
-
-/// Returns the number of points to try for each command.
-fn most() -> usize {
-    match std::env::var("CNIMBLE_STRESS").as_deref() {
-        Ok("all") => usize::MAX,
-        Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
-        Err(_) => 3,
-    }
-}
 
 /// Runs the command on the node with this `fate`.
 fn traced(node: &Node, args: &str, fate: &Fate) -> Traced {
@@ -45,7 +36,7 @@ fn points(node: &Node, args: &str) -> Vec<usize> {
     let connects = |number: u64| i64::try_from(number) == Ok(libc::SYS_connect);
     let first = watched.calls.iter().position(|call| call.by_child && connects(call.number)).unwrap();
     let calls = watched.calls.len() - first;
-    let steps = most().min(calls);
+    let steps = sample_size(3).min(calls);
     (0..steps).map(|step| first + calls * step / steps).collect()
 }
 

@@ -35,6 +35,7 @@ mod silence;
 mod skip;
 mod snapshot;
 pub mod stream;
+mod stress;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod trace;
@@ -57,6 +58,7 @@ pub use sample::{Place, Role, Sample};
 pub use silence::{keep_silent, silence};
 pub use skip::{announce, missing};
 pub use snapshot::{Snapshot, leases};
+pub use stress::sample_size;
 
 /// A container's program: it idles until SIGTERM.
 pub const PAUSE: &str = "trap 'exit 0' TERM; sleep 1000000 & wait";

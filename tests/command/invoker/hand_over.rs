@@ -214,12 +214,9 @@ fn a_pod_that_cant_be_handed_over_stops_it_unless_it_is_forced() {
     let pod = Pod::new();
     node.call(plugin_dir(), "add", &pod, &id('a')).run().result();
     let hidden = "mount --bind /dev/null $(readlink -f /usr/sbin/ip6tables-restore) && exec \"$@\"";
-    let mut run = node.hand_over_run(&["--yes"]);
-    let mut wrapped = node.host.command("unshare");
-    wrapped.args(["--mount", "sh", "-c", hidden, "-"]).arg(run.command.get_program());
-    wrapped.args(run.command.get_args());
-    run.command = wrapped;
-    let refused = document(&run.run(), 7);
+    let mut wrapper = node.host.command("unshare");
+    wrapper.args(["--mount", "sh", "-c", hidden, "-"]);
+    let refused = document(&node.hand_over_run(&["--yes"]).under(wrapper).run(), 7);
     let why = refused["refused"].to_string();
     assert!(why.contains("restore is not installed"), "{why}");
     std::fs::create_dir_all(node.host.dir().join("state/sandboxes/00")).unwrap();

@@ -61,12 +61,9 @@ fn a_pod_goes_where_run_is_full() {
         let mut run = node.cnimble(plugin_dir(), &["del", "net", pod.path()]);
         run.command.env("CNIMBLE_LOCK_DIR", "/run/cnimble/locks");
         let full = format!("mount -t tmpfs -o nr_inodes={inodes} none /run; exec \"$@\"");
-        let mut wrapped = node.host.command("unshare");
-        wrapped.args(["--mount", "--propagation", "private", "sh", "-c", &full, "-"]);
-        wrapped.arg(run.command.get_program()).args(run.command.get_args());
-        wrapped.envs(run.command.get_envs().filter_map(|(key, value)| Some((key, value?))));
-        run.command = wrapped;
-        let outcome = run.run().success();
+        let mut wrapper = node.host.command("unshare");
+        wrapper.args(["--mount", "--propagation", "private", "sh", "-c", &full, "-"]);
+        let outcome = run.under(wrapper).run().success();
         assert!(outcome.stderr.contains("going on without a lock"), "{inodes}: {}", outcome.describe());
         assert!(node.leases().is_empty() && node.entries().is_empty() && pod.links() == ["lo"], "{inodes}");
     }

@@ -120,6 +120,14 @@ impl Run {
         self
     }
 
+    /// Runs the command as the last arguments of `wrapper`, in the same environment.
+    fn under(mut self, mut wrapper: Command) -> Self {
+        wrapper.arg(self.command.get_program()).args(self.command.get_args());
+        wrapper.envs(self.command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        self.command = wrapper;
+        self
+    }
+
     fn current_dir(mut self, dir: &Path) -> Self {
         self.command.current_dir(dir);
         self

@@ -7,10 +7,10 @@ mod actor;
 mod node;
 
 use cnimble_tests::trace::untraceable;
-use cnimble_tests::{Snapshot, need, skip};
+use cnimble_tests::{Snapshot, need, sample_size, skip};
 
 use crate::kinds::{Kind, others};
-use crate::points::{Chance, Tally, bound, seed, share_by};
+use crate::points::{Chance, Tally, seed, share_by};
 
 use actor::Actor;
 use node::Node;
@@ -165,7 +165,7 @@ fn in_scenes(scenes: &[Scene], kind: &Kind, otherwise: usize) {
     share_by(HANDS, scenes, |scenes| {
         for scene in scenes {
             let (rests, lengths) = rests(kind, *scene);
-            for order in orders(lengths, bound(otherwise), &mut Chance::new(seed())) {
+            for order in orders(lengths, sample_size(otherwise), &mut Chance::new(seed())) {
                 count_order(kind, *scene, order, &rests, &tally);
             }
         }

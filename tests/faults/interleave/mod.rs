@@ -11,9 +11,9 @@ mod site;
 use serde_json::json;
 
 use cnimble_tests::trace::{Places, State, Stepped, untraceable};
-use cnimble_tests::{Outcome, need, skip};
+use cnimble_tests::{Outcome, need, sample_size, skip};
 
-use crate::points::{Chance, Tally, bound, seed, share};
+use crate::points::{Chance, Tally, seed, share};
 
 use judge::judge;
 use site::Act::{self, Add, AddIfRoom, Del, Fails, GcBut};
@@ -182,7 +182,7 @@ fn in_any_order(scenes: &[Scene], otherwise: usize) {
     if let Some(why) = untraceable() {
         skip!("{why}");
     }
-    let most = bound(otherwise);
+    let most = sample_size(otherwise);
     let seed = seed();
     let mut wrong = 0;
     for scene in scenes {

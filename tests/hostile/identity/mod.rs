@@ -5,7 +5,7 @@ mod deed;
 mod mallory;
 mod site;
 
-use cnimble_tests::{PATIENCE, Pod, announce, go_plugins, need, skip, wait_until};
+use cnimble_tests::{PATIENCE, Pod, announce, go_plugins, need, sample_size, skip, wait_until};
 
 use deed::{Chance, Deed, Own, Target};
 use mallory::Mallory;
@@ -87,10 +87,9 @@ fn no_combination_of_a_pods_links_changes_the_node() {
     need!("ip", "nft", "ping", "unshare", "nsenter");
     let mallory = mallory!();
     let site = Site::new();
-    let count = match std::env::var("CNIMBLE_STRESS").as_deref() {
-        Ok("all") => ALL,
-        Ok(points) => points.parse().unwrap(),
-        Err(_) => SAMPLE,
+    let count = match sample_size(SAMPLE) {
+        usize::MAX => ALL,
+        count => count,
     };
     let seed = number("CNIMBLE_SEED").unwrap_or(1);
     announce("NOTE", &format!("{count} combinations, CNIMBLE_SEED={seed}"));

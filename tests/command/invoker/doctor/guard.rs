@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use cnimble_tests::stream::Stream;
 use cnimble_tests::trace::{self, Fate, untraceable};
 use cnimble_tests::{
-    Background, LIMIT, Lan, PATIENCE, Pod, announce, copy, need, plugin_dir, skip, wait_until,
+    Background, LIMIT, Lan, PATIENCE, Pod, announce, copy, need, plugin_dir, sample_size, skip, wait_until,
 };
 
 use super::faults::network;
@@ -357,7 +357,7 @@ fn both_ends_of_a_pair_follow_the_uplink() {
     guard.stop();
 }
 
-/// The points of a sample. `CNIMBLE_STRESS` is a number, or `all`.
+/// The points of a sample.
 const POINTS: usize = 12;
 
 /// Whatever it has done by then, the next look repairs the rest, and nothing is there twice.
@@ -397,19 +397,15 @@ fn a_guard_may_be_killed_at_any_call_of_a_repair() {
         all *= 2;
     }
     heal(all);
-    let points = match std::env::var("CNIMBLE_STRESS").as_deref() {
-        Ok("all") => all,
-        Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
-        Err(_) => POINTS,
-    };
+    let points = sample_size(POINTS).min(all);
     let mut met = 0;
-    for point in 0..points.min(all) {
-        let n = all * point / points.min(all);
+    for point in 0..points {
+        let n = all * point / points;
         met += usize::from(killed_at(n));
         heal(n);
     }
     announce("NOTE", &format!("guard: killed at {met} of {points} points among {all} calls"));
-    assert!(met * 10 > points.min(all) * 9, "only {met} points were reached");
+    assert!(met * 10 > points * 9, "only {met} points were reached");
 }
 
 /// A bridge stands in for the link on which kube-proxy in IPVS mode puts the addresses of Services.

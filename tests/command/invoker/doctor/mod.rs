@@ -7,6 +7,7 @@ mod guard;
 mod leaves;
 mod repairs;
 mod strangers;
+mod unseen;
 mod vlan_in_vm;
 mod warned;
 

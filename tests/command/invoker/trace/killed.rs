@@ -2,11 +2,13 @@
 //! filter. An entry of connection tracking expires, and neighbour entries stay as after a ping.
 
 use cnimble_tests::trace::{self, Fate, untraceable};
-use cnimble_tests::{LIMIT, Ns, PATIENCE, Snapshot, announce, need, plugin_dir, skip, wait_until};
+use cnimble_tests::{
+    LIMIT, Ns, PATIENCE, Snapshot, announce, need, plugin_dir, sample_size, skip, wait_until,
+};
 
 use super::{FAR, FAR6, Site};
 
-/// The points of a sample for each probe. `CNIMBLE_STRESS` is a number, or `all`.
+/// The points of a sample for each probe.
 const POINTS: usize = 6;
 
 /// The snapshot of a namespace with its queueing disciplines.
@@ -37,12 +39,7 @@ fn a_trace_may_be_killed_at_any_call() {
             |fate: &Fate| trace::run(&mut site.node.cnimble(plugin_dir(), &args).command, &[], fate, LIMIT);
         let all = run(&Fate::Watched).calls.len();
         let before = places.map(|(_, ns)| state(ns));
-        let points = match std::env::var("CNIMBLE_STRESS").as_deref() {
-            Ok("all") => all,
-            Ok(count) => count.parse().expect("CNIMBLE_STRESS: a number, or all"),
-            Err(_) => POINTS,
-        };
-        let points = points.min(all);
+        let points = sample_size(POINTS).min(all);
         let mut reached = 0;
         for point in 0..points {
             let n = all * point / points;
