@@ -54,7 +54,8 @@ pub(super) async fn gc(
     } else {
         None
     };
-    diagnosis.unchecked.iter().for_each(|unread| log::warn!("not looked at: {unread}"));
+    let unseen = diagnosis.blind.iter().chain(&diagnosis.unchecked);
+    unseen.for_each(|unread| log::warn!("not looked at: {unread}"));
     let findings = finding::items(&mut diagnosis, repairs);
     let (cleaned_up, failed) =
         (count(&findings, RepairOutcome::Repaired), count(&findings, RepairOutcome::Failed));

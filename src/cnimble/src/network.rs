@@ -144,7 +144,8 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     let repairs = repairs.map_err(|exit| interrupt::stopped(exit, what))?;
     let items = finding::items(&mut diagnosis, Some(repairs));
     items.iter().filter_map(Item::left_alone_text).for_each(|left| log::warn!("left alone: {left}"));
-    diagnosis.unchecked.iter().for_each(|unread| log::warn!("not looked at: {unread}"));
+    let unseen = diagnosis.blind.iter().chain(&diagnosis.unchecked);
+    unseen.for_each(|unread| log::warn!("not looked at: {unread}"));
     let mut failed = items.iter().filter_map(Item::failure).peekable();
     if failed.peek().is_some() {
         let report = Report::new(Exit::Left, what).row("network", &network.name);

@@ -96,10 +96,12 @@ fn find_name<'a>(args: &'a [(String, String)], wanted: &str) -> Option<&'a str> 
     (!value.is_empty() && !value.contains(char::is_control)).then_some(value)
 }
 
-/// Reads the entries of a cache. Every verdict is [`Verdict::Lives`] until `judge` replaces it.
-pub(super) fn read(cache: &Cache, own: bool) -> Result<Vec<JudgedEntry>, Error> {
+/// Reads the entries of a cache. Every verdict is [`Verdict::Lives`] until `judge` replaces it. Reasons why single
+/// files could not be read are added to `unread`, because the attachments in them may live.
+pub(super) fn read(cache: &Cache, own: bool, unread: &mut Vec<String>) -> Result<Vec<JudgedEntry>, Error> {
     // An unreadable cache is an error, because attachments without their entries would look dead.
-    let entries = cache.list().map_err(|err| failed(&err))?;
+    let (entries, skipped) = cache.list_with_unread().map_err(|err| failed(&err))?;
+    unread.extend(skipped.iter().map(ToString::to_string));
     let known = entries.into_iter().map(|entry| JudgedEntry {
         entry,
         verdict: Verdict::Lives,

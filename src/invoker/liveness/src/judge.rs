@@ -24,10 +24,11 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
     let mut host = Netlink::open()?;
     let candidates = host.links(&Filter::default())?;
     let cache = &evidence.cache;
-    let mut entries = cache_entries::read(cache, true)?;
+    let mut unread = Vec::new();
+    let mut entries = cache_entries::read(cache, true, &mut unread)?;
     let others: Vec<_> = evidence.others.iter().filter(|other| !evidence.is_own(other)).collect();
     for other in &others {
-        entries.extend(cache_entries::read(other, evidence.judge_others)?);
+        entries.extend(cache_entries::read(other, evidence.judge_others, &mut unread)?);
     }
     let mut leases = JudgedLeases::read(evidence, &entries)?;
     // The evidence for their owners is read afterwards.
@@ -45,7 +46,7 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
         links: host.links(&Filter::default())?,
         own,
         seen: seen.addrs,
-        blind: seen.blind,
+        blind: seen.blind.into_iter().chain(unread).collect(),
         entries: Vec::new(),
         has_cache: std::iter::once(cache).chain(others).any(|cache| cache.dir().join("results").is_dir()),
         leases: JudgedLeases::default(),
@@ -89,7 +90,10 @@ pub(super) fn attached(evidence: &Evidence) -> Result<Vec<JudgedEntry>, Error> {
     let mut host = Netlink::open()?;
     let mut attached = Vec::new();
     for cache in evidence.judged() {
-        for known in cache_entries::read(cache, true)? {
+        let mut unread = Vec::new();
+        let entries = cache_entries::read(cache, true, &mut unread)?;
+        unread.iter().for_each(|why| log::warn!("{why}; its attachment is left alone"));
+        for known in entries {
             let ns = known.entry.namespace().map(namespaces::namespace);
             if let Some(Ok(Some(ns))) = ns
                 && matches!(inside::doubt(&known.entry, &ns, &mut host), Ok(None))

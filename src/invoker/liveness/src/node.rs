@@ -41,6 +41,11 @@ impl LivingAttachment {
             addrs,
         }
     }
+
+    /// Returns the container's ID, or the part of it that is known.
+    fn container_id(&self) -> Option<&str> {
+        self.container.as_ref().map(|(id, _)| id.as_str())
+    }
 }
 
 /// The attachments that live or may live, with indices for look-ups.
@@ -84,7 +89,8 @@ pub struct Node {
     pub(super) own: HashSet<IpAddr>,
     /// The addresses in other namespaces, each with the path of one that has it.
     pub(super) seen: BTreeMap<IpAddr, Arc<str>>,
-    /// Why some namespaces could not be read. While there is a reason, no missing address makes an orphan.
+    /// Why some namespaces, or entries of the caches, could not be read. While there is a reason, no missing address
+    /// makes an orphan.
     pub blind: Vec<String>,
     /// The cache entries with their verdicts.
     pub entries: Vec<JudgedEntry>,
@@ -100,28 +106,41 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns how many attachments live or may live, without those whose tag is unknown.
+    /// Returns how many attachments live or may live. A lease that names no interface counts as one attachment, unless
+    /// another of the same container is known.
     pub fn attachments(&self) -> usize {
-        self.lives.tags.len()
+        self.lives.tags.len() + self.only_leased(None).len()
     }
 
-    /// Returns how many attachments live or may live, and have no entry in a cache that was read. Of a lease that names
-    /// no interface the container counts.
+    /// Returns how many attachments live or may live, and have no entry in a cache that was read.
     pub fn unrecorded(&self) -> usize {
         let recorded: HashSet<String> = self.entries.iter().map(|known| known.owner().tag()).collect();
         let containers: HashSet<&str> =
             self.entries.iter().map(|known| known.entry.container_id.as_str()).collect();
-        let without_tag = self.lives.all.iter().filter(|life| life.tag.is_none());
-        let nameless: HashSet<&str> = without_tag
-            .filter_map(|life| life.container.as_ref().map(|(id, _)| id.as_str()))
-            .filter(|id| !containers.contains(id))
-            .collect();
-        self.lives.tags.difference(&recorded).count() + nameless.len()
+        self.lives.tags.difference(&recorded).count() + self.only_leased(None).difference(&containers).count()
     }
 
     /// Counts as [`Node::attachments`] does, in one network.
     pub fn attachments_in(&self, network: &str) -> usize {
-        self.lives.tags.iter().filter(|tag| Owner::in_network(tag, network)).count()
+        let tags = self.lives.tags.iter().filter(|tag| Owner::in_network(tag, network)).count();
+        tags + self.only_leased(Some(network)).len()
+    }
+
+    /// Returns the containers that only a lease without an interface shows, in all networks or in the given one.
+    fn only_leased(&self, network: Option<&str>) -> HashSet<&str> {
+        let (with_interface, leased): (Vec<&LivingAttachment>, Vec<&LivingAttachment>) =
+            self.lives.all.iter().partition(|life| life.tag.is_some());
+        let named: HashSet<&str> =
+            with_interface.into_iter().filter_map(LivingAttachment::container_id).collect();
+        let mut containers: HashSet<&str> = leased
+            .into_iter()
+            .filter(|life| network.is_none_or(|network| life.network.as_deref() == Some(network)))
+            .filter_map(LivingAttachment::container_id)
+            .collect();
+        // An alias can have cut the ID of its container.
+        let is_cut = |id: &str| self.lives.parts.iter().any(|part| id.starts_with(part.as_str()));
+        containers.retain(|id| !named.contains(id) && !is_cut(id));
+        containers
     }
 
     /// Returns the attachments of a network that live or may live.
@@ -246,11 +265,13 @@ impl Node {
         self.by_addresses(addrs, why)
     }
 
-    /// Returns an orphan, or a doubt if a namespace could not be read.
+    /// Returns an orphan, or a doubt if a namespace or a cache entry could not be read.
     pub fn unless_blind(&self, why: String) -> Verdict {
         match self.blind.first() {
             None => Verdict::Orphan(why),
-            Some(first) => Verdict::Doubt(format!("not every namespace can be looked into ({first})")),
+            Some(first) => {
+                Verdict::Doubt(format!("not every namespace and record can be looked into ({first})"))
+            }
         }
     }
 

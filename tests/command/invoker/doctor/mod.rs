@@ -73,7 +73,7 @@ impl Node {
         );
     }
 
-    fn entry(&self, net: &str, id: &str) -> std::path::PathBuf {
+    pub(super) fn entry(&self, net: &str, id: &str) -> std::path::PathBuf {
         self.cache().join(format!("results/{net}-{id}-eth0"))
     }
 

@@ -1,6 +1,7 @@
 //! Tests that the doctor claims only what it has looked at, and what it has put back itself.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -80,4 +81,29 @@ fn a_table_that_cannot_be_read_is_named() {
     let unread = "/proc/thread-self/net/ip_tables_names lists a table nat, but no command of the legacy \
                   variant of iptables is installed: it can't be looked into";
     assert_eq!(document["notChecked"], json!([unread]));
+}
+
+/// A record of another user's runtime can't be read without CAP_DAC_OVERRIDE. Its pod may have the lease, so no lease
+/// without an owner is removed.
+#[test]
+fn a_record_that_cannot_be_read_is_named_and_removes_no_lease() {
+    need!("ip", "nft", "setpriv");
+    let (node, gone) = (Node::new(), Pod::new());
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.1.0/24"));
+    node.add(plugin_dir(), "doc", &gone, "one", 8001);
+    let ends: Vec<String> = node.host.links().into_iter().filter(|name| name.starts_with("veth")).collect();
+    let (record, lease) = (node.entry("doc", "one"), node.host.data_dir().join("doc/10.213.1.2"));
+    drop(gone);
+    node.gone(&ends);
+    chown(&record, Some(1000), None).unwrap();
+    let data_dir = node.host.data_dir();
+    let args = ["doctor", "--json", "--grace", "0", "--repair", "--data-dir", data_dir.to_str().unwrap()];
+    let mut wrapper = node.host.command("setpriv");
+    wrapper.args(["--bounding-set", "-dac_override,-dac_read_search"]);
+    let outcome = node.cnimble(plugin_dir(), &args).under(wrapper).run();
+    let document: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    let unseen = document["notLookedAt"].to_string();
+    assert!(unseen.contains(record.to_str().unwrap()) && unseen.contains("Permission denied"), "{unseen}");
+    let found = kinds(document["findings"].as_array().unwrap());
+    assert!(found.contains(&"lease left one".to_owned()) && lease.exists(), "{document:#}");
 }

@@ -126,7 +126,20 @@ impl Cache {
     /// # Errors
     /// Fails if the directory exists and can't be listed.
     pub fn list(&self) -> Result<Vec<Entry>, CacheError> {
-        self.list_where(|_| true)
+        let Listed { entries, unread } = self.list_where(|_| true)?;
+        unread.iter().for_each(|err| log::warn!("result cache: {err}"));
+        Ok(entries)
+    }
+
+    /// Does the same as [`Cache::list`], and returns the errors about files that the file system could not read. What
+    /// they hold is not known, so their attachments may live.
+    ///
+    /// # Errors
+    /// Fails as [`Cache::list`] does.
+    #[doc(hidden)]
+    pub fn list_with_unread(&self) -> Result<(Vec<Entry>, Vec<CacheError>), CacheError> {
+        let Listed { entries, unread } = self.list_where(|_| true)?;
+        Ok((entries, unread))
     }
 
     /// Reads the entries of one container in all networks. It opens only files whose names contain the ID.
@@ -136,29 +149,34 @@ impl Cache {
     pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
         let part = format!("-{container_id}-");
         // The hyphens make the text longer, so that fewer other names contain it.
-        let mut entries = self.list_where(|name| name.windows(part.len()).any(|of| of == part.as_bytes()))?;
+        let Listed { mut entries, unread } =
+            self.list_where(|name| name.windows(part.len()).any(|of| of == part.as_bytes()))?;
+        unread.iter().for_each(|err| log::warn!("result cache: {err}"));
         entries.retain(|entry| entry.container_id == container_id);
         Ok(entries)
     }
 
-    /// Reads the entries in the files whose names are `wanted`. Names with a leading dot are never read.
-    fn list_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Entry>, CacheError> {
-        let paths = self.paths(&self.results(), |name| !name.starts_with(b".") && wanted(name))?;
-        let read = paths.into_iter().filter_map(|path| {
-            let bytes = match files::read(&path, LIMIT, Links::Refuse) {
+    /// Reads the entries in the files whose names are `wanted`. Names with a leading dot are never read. A file that is
+    /// no entry is left out, with a warning.
+    fn list_where(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Listed, CacheError> {
+        let mut listed = Listed::default();
+        for path in self.paths(&self.results(), |name| !name.starts_with(b".") && wanted(name))? {
+            let decoded = match files::read(&path, LIMIT, Links::Refuse) {
+                Ok(bytes) => entry::decode_v1(&bytes),
                 // A concurrent DEL has removed it.
-                Err(err) if files::is_absent(&err) => return None,
-                read => read.map_err(|err| err.to_string()),
-            };
-            match bytes.and_then(|bytes| entry::decode_v1(&bytes)) {
-                Ok(entry) => Some(entry),
-                Err(why) => {
-                    log::warn!("result cache: skipped {}: {why}", path.display());
-                    None
+                Err(err) if files::is_absent(&err) => continue,
+                Err(err) if files::is_foreign(&err) => Err(err.to_string()),
+                Err(source) => {
+                    listed.unread.push(CacheError { doing: "reading", path, source });
+                    continue;
                 }
+            };
+            match decoded {
+                Ok(entry) => listed.entries.push(entry),
+                Err(why) => log::warn!("result cache: skipped {}: {why}", path.display()),
             }
-        });
-        Ok(read.collect())
+        }
+        Ok(listed)
     }
 
     /// Reads the entry in one file of the directory `results`. Returns `None` if there is no file, or one that is no
@@ -279,6 +297,13 @@ impl Cache {
         fs::rename(&path, &aside).map_err(CacheError::at("setting aside", path))?;
         Ok(aside)
     }
+}
+
+/// The entries in a directory, and the errors about files that could not be read.
+#[derive(Debug, Default)]
+struct Listed {
+    entries: Vec<Entry>,
+    unread: Vec<CacheError>,
 }
 
 /// Returns the `wanted` names in `dir`, in the order of the directory. A missing directory has none.
