@@ -82,14 +82,16 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Examines the node, and returns the problems of pods. With a socket the runtime supplies the pods' names.
+/// Examines the node, and returns the problems of pods. With a socket the runtime supplies the pods' names. A doubt that
+/// time alone ends is no problem, as for `doctor`.
 async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Report> {
     let what = "can't examine the pods of the networks";
     let mut doctor = doctor::new(session, &[], cnimble_liveness::DEFAULT_GRACE.as_secs());
     doctor.evidence.runtime = socket.map(|socket| evidence::runtime(socket, what)).transpose()?;
     let diagnosis = interrupt::await_reading(what, doctor.examine_node()).await?;
     let mut problems: Vec<(String, String)> = Vec::new();
-    for finding in diagnosis.findings {
+    let lasting = diagnosis.findings.into_iter().filter(|of| of.doubt.is_none() || !of.passing);
+    for finding in lasting {
         let Some(id) = finding.subject.container_id.clone() else { continue };
         let why = finding.brief();
         let problem = if finding.kind.is_of_sandbox() {

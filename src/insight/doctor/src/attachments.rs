@@ -24,6 +24,10 @@ use super::{Doctor, Finding, FindingKind, Subject};
 /// The remedy for what only a new pod can get.
 pub(super) const REPLACE: &str = "delete the pod and make it anew";
 
+/// The remedy for a failed CHECK of a plugin that is not linked.
+const ACT_ON_ERROR: &str =
+    "do what its error asks for; if that is a difference, only a new pod is as the network makes it";
+
 /// The remedies for a difference that its plugin has no way to put back, in the pod and outside.
 const UNMENDABLE_IN_POD: &str =
     "--repair can't put it back: undo it in the pod, or delete the pod and make it anew";
@@ -111,7 +115,7 @@ async fn of_attachment(
     findings: &mut Vec<Finding>,
 ) -> Vec<String> {
     if begun::is_noted(&known.owner().tag()) {
-        findings.push(leaving(known));
+        findings.push(leaving(doctor, known));
         return Vec::new();
     }
     let list = match known.entry.network_list() {
@@ -273,7 +277,7 @@ impl Doctor<'_> {
 
 /// Returns the finding about an attachment whose DEL has begun and not ended. It is always in doubt, so it is never
 /// repaired. For the first minutes it counts as passing.
-pub(super) fn leaving(known: &JudgedEntry) -> Finding {
+pub(super) fn leaving(doctor: &Doctor<'_>, known: &JudgedEntry) -> Finding {
     Finding {
         kind: FindingKind::BegunDel,
         what: "attachment".to_owned(),
@@ -281,7 +285,7 @@ pub(super) fn leaving(known: &JudgedEntry) -> Finding {
         why: "its DEL has begun and is not done".to_owned(),
         doubt: Some(format!(
             "a repair would leave rules behind the DEL; a runtime may repeat it, else `{}`",
-            del_command(known)
+            del_command(doctor, known)
         )),
         passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),
         remedy: "repeat the DEL",
@@ -302,7 +306,7 @@ fn finding(known: &JudgedEntry, plugin: &ListEntry, fault: &Fault, action: super
         Place::Pod => (FindingKind::PodState, format!("in the pod, by plugin {name}")),
     };
     let remedy = match (&action, fault.place) {
-        (super::FindingRepair::Runtime, _) => REPLACE,
+        (super::FindingRepair::Runtime, _) => ACT_ON_ERROR,
         (_, Place::Pod) if !fault.is_mendable => UNMENDABLE_IN_POD,
         _ if !fault.is_mendable => UNMENDABLE,
         (_, Place::Rules) => "put them back",
@@ -313,8 +317,10 @@ fn finding(known: &JudgedEntry, plugin: &ListEntry, fault: &Fault, action: super
         kind,
         what,
         subject: Subject::from_attachment(&known.entry.network, &known.attachment()),
-        why: match fault.place {
-            Place::Rules => format!("they are not as the pod needs them: {}", fault.error),
+        why: match (&action, fault.place) {
+            // The codes from 100 on are the plugin's own, so only its words tell what it has found.
+            (super::FindingRepair::Runtime, _) => format!("its CHECK failed: {}", fault.error),
+            (_, Place::Rules) => format!("they are not as the pod needs them: {}", fault.error),
             _ => fault.error.to_string(),
         },
         doubt: fault.left_alone.then(|| UNPROVEN.to_owned()),

@@ -218,7 +218,7 @@ impl Doctor<'_> {
         let Compared { findings: differences, mut unchecked } =
             attachments::compare(self, &sight.node.entries, Reach::Pods).await;
         findings.extend(differences);
-        let mut cut_off = lost_interface::without_interface(&sight.node).await;
+        let mut cut_off = lost_interface::without_interface(self, &sight.node).await;
         findings.retain(|of| {
             of.kind != FindingKind::CacheEntry || !cut_off.iter().any(|lost| lost.subject == of.subject)
         });

@@ -9,12 +9,12 @@ use cnimble_runtime::{Cache, Lookup};
 
 use super::attachments::{REPLACE, leaving};
 use super::runtime::PAUSE;
-use super::{Finding, FindingKind, FindingRepair, Subject};
+use super::{Doctor, Finding, FindingKind, FindingRepair, Subject};
 
 /// Returns findings about pods whose namespace has lost the interface that ADD made. Only a new pod gets one. A DEL
 /// that runs looks the same between its last plugin and the removal of the record. So only what is found twice, with a
 /// pause of [`PAUSE`], counts.
-pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
+pub(super) async fn without_interface(doctor: &Doctor<'_>, node: &Node) -> Vec<Finding> {
     let doubtful =
         node.entries.iter().filter(|known| known.own && matches!(known.verdict, Verdict::Doubt(_)));
     let mut lost: Vec<&JudgedEntry> = doubtful.filter(|known| has_lost(known)).collect();
@@ -27,7 +27,11 @@ pub(super) async fn without_interface(node: &Node) -> Vec<Finding> {
         now.as_ref() == Some(&known.entry) && has_lost(known)
     });
     lost.into_iter()
-        .map(|known| if begun::is_noted(&known.owner().tag()) { leaving(known) } else { cut_off(known) })
+        .map(
+            |known| {
+                if begun::is_noted(&known.owner().tag()) { leaving(doctor, known) } else { cut_off(known) }
+            },
+        )
         .collect()
 }
 

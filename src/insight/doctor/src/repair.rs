@@ -15,7 +15,7 @@ use cnimble_runtime::Invoker;
 
 use super::item_repair::Repaired;
 use super::outcome::{Reach, Repair};
-use super::{Doctor, Finding, FindingKind, FindingRepair, stale_rules};
+use super::{Doctor, Finding, FindingKind, FindingRepair, runtime, stale_rules};
 
 /// The least time for which an examination is trusted.
 const TRUST: Duration = Duration::from_millis(100);
@@ -56,8 +56,38 @@ impl Doctor<'_> {
             outcomes.extend(self.repair_network(None, of, reach).await);
         }
         let mut outcomes: Vec<Repair> = outcomes.into_values().collect();
+        if outcomes.iter().any(|outcome| matches!(outcome, Repair::Done))
+            && let Err(err) = self.confirm(findings, &mut outcomes)
+        {
+            log::warn!("what was repaired was not looked at again: {err}");
+        }
         count_side_effects(findings, &mut outcomes);
         outcomes
+    }
+
+    /// Looks at the node once more, and corrects the outcomes. A removal succeeds also if it has skipped an object that
+    /// had changed since, and another program can make an object again. A fault of a sandbox that no repair is for can
+    /// have gone with another one: a lease that its plugin has put back.
+    ///
+    /// # Errors
+    /// Fails if the node can't be examined. Then all outcomes are as they were.
+    fn confirm(&self, findings: &[Finding], outcomes: &mut [Repair]) -> Result<(), Error> {
+        let sight = Sight::look(&self.evidence)?;
+        let mut left = self.orphans(&sight)?;
+        left.extend(stale_rules::idle(&mut Nft::new())?);
+        left.extend(runtime::compare_once(self, &sight.node)?.findings);
+        for (finding, outcome) in findings.iter().zip(outcomes.iter_mut()) {
+            let is_left = left.iter().any(|again| again.is_again(finding));
+            match outcome {
+                Repair::Done if is_left => {
+                    let why = "it was removed, and a second look has found it again".to_owned();
+                    *outcome = Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why));
+                }
+                Repair::Failed(_) if finding.kind.is_of_sandbox() && !is_left => *outcome = Repair::Gone,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Repairs the findings of one network, or those of none, which need the lock of the node. Returns the outcomes

@@ -14,7 +14,7 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 use cnimble_liveness::{inside, young};
 use cnimble_netlink::{NetNs, Netlink};
-use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
+use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, DEFAULT_CNI_PATH, Entry};
 
 use super::attachments::{Compared, REPLACE};
 use super::{Doctor, Finding, FindingKind, FindingRepair, Subject};
@@ -46,18 +46,24 @@ fn argument<'k>(known: &'k JudgedEntry, wanted: &str) -> Option<&'k str> {
 }
 
 /// Returns the findings about sandboxes, and texts about those that could not be looked into. The result is empty if no
-/// runtime is asked.
+/// runtime is asked. A finding is reported only if a second examination, after a pause, has it, too.
 pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node) -> Result<Compared, Error> {
-    let Some(runtime) = doctor.evidence.runtime.as_deref() else { return Ok(Compared::default()) };
-    let mut first = SandboxExamination { doctor, node, runtime }.compare()?;
+    let mut first = compare_once(doctor, node)?;
     if first.findings.is_empty() {
         return Ok(first);
     }
     tokio::time::sleep(PAUSE).await;
-    let again = Node::look(&doctor.evidence)?;
-    let second = SandboxExamination { doctor, node: &again, runtime }.compare()?;
+    let second = compare_once(doctor, &Node::look(&doctor.evidence)?)?;
     first.findings.retain(|finding| second.findings.iter().any(|again| again.is_again(finding)));
     Ok(first)
+}
+
+/// Does the same as [`compare`] with one examination, which can meet a sandbox while the runtime changes it.
+pub(super) fn compare_once(doctor: &Doctor<'_>, node: &Node) -> Result<Compared, Error> {
+    match doctor.evidence.runtime.as_deref() {
+        Some(runtime) => SandboxExamination { doctor, node, runtime }.compare(),
+        None => Ok(Compared::default()),
+    }
 }
 
 /// One examination of the sandboxes.
@@ -109,8 +115,10 @@ impl SandboxExamination<'_> {
     fn ready(&self, sandbox: &Sandbox, detail: &Detail, compared: &mut Compared) {
         let entries = self.entries(&sandbox.id);
         let cached = entries.iter().find_map(|known| known.entry.namespace()).map(PathBuf::from);
-        // Without a known namespace there is nothing to compare.
-        let Some(netns) = detail.netns.clone().or(cached) else { return };
+        let Some(netns) = detail.netns.clone().or(cached) else {
+            let why = "neither the runtime nor a result cache that was read names its namespace";
+            return compared.unchecked.push(format!("pod {}: {why}", sandbox.pod));
+        };
         match compare_addresses(sandbox, detail, &netns, &entries) {
             Ok(None) => {}
             Ok(Some(found)) => {
@@ -178,7 +186,8 @@ impl SandboxExamination<'_> {
         let why = "the runtime lists no such sandbox, and its namespace is there".to_owned();
         let remedy = "detach it by `cnimble del`, if nothing uses it";
         let mut finding = finding(FindingKind::SandboxGone, &sandbox, &[known], why, remedy);
-        finding.doubt = Some(format!("something may use it; if not, `{}` detaches it", del_command(known)));
+        finding.doubt =
+            Some(format!("something may use it; if not, `{}` detaches it", del_command(self.doctor, known)));
         Some(finding)
     }
 }
@@ -235,8 +244,8 @@ fn look_inside(netns: &Path, names: &[&str]) -> Result<Result<Vec<IpAddr>, Strin
     Ok(Ok(ips.filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect()))
 }
 
-/// Returns the command that deletes the attachment of an entry.
-pub(super) fn del_command(known: &JudgedEntry) -> String {
+/// Returns the command that deletes the attachment of an entry. It names the directories that are not the usual ones.
+pub(super) fn del_command(doctor: &Doctor<'_>, known: &JudgedEntry) -> String {
     let Entry { network, container_id, ifname, .. } = &known.entry;
     let mut command = format!("cnimble del {network} --container-id {container_id}");
     if ifname != INTERFACE {
@@ -244,6 +253,10 @@ pub(super) fn del_command(known: &JudgedEntry) -> String {
     }
     if known.cache != Path::new(DEFAULT_CACHE_DIR) {
         command += &format!(" --cache-dir {}", known.cache.display());
+    }
+    let dirs: Vec<String> = doctor.invoker.path().iter().map(|dir| dir.display().to_string()).collect();
+    if dirs.join(":") != DEFAULT_CNI_PATH {
+        command += &format!(" --cni-path {}", dirs.join(":"));
     }
     command
 }
