@@ -6,13 +6,13 @@ use std::io::ErrorKind;
 use serde_json::{Value, json};
 
 use cnimble_cni::{CniResult, Code, NetworkList, Version};
-use cnimble_runtime::{Attach, Error, PluginError};
+use cnimble_runtime::{Attach, Error, Key, Lookup, PluginError};
 
 use super::args::{self, Attachment};
 use super::existing::{Existing, RecordState, find_attachment, look_up_record, other_record};
 use super::interrupt::{finish, interruptible};
 use super::output::print_note;
-use super::report::{Report, usage};
+use super::report::{Exit, Report, usage};
 use super::{Session, network, print, print_json, style, target};
 
 /// Adds an attachment, and prints the result. A signal undoes the ADD, unless the attachment was on record before.
@@ -100,6 +100,9 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
         }
     }
     finish(session, &what, outcome)?;
+    if record != RecordState::Missing {
+        verify_record_is_gone(session, &network, &attach)?;
+    }
     let Attach { ifname, container_id, netns, .. } = &attach;
     let name = &network.name;
     let mut words = match record {
@@ -128,6 +131,22 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
         }
     }
     session.done(&words, &summary(&network, &attach, "recorded", record == RecordState::Usable))
+}
+
+/// Fails if the cache still has the record of an attachment whose DEL has succeeded. The library only warns, because a
+/// runtime can do nothing about it. A record that stays is evidence of a living attachment, and the next ADD is not
+/// rolled back because of it.
+fn verify_record_is_gone(session: &Session, network: &NetworkList, attach: &Attach) -> Result<(), Report> {
+    let cache = session.invoker.cache();
+    let key = Key { network: &network.name, container_id: &attach.container_id, ifname: &attach.ifname };
+    if matches!(cache.get(key), Ok(Lookup::Nothing)) {
+        return Ok(());
+    }
+    let what =
+        format!("DEL of {} in network {} succeeded, and its record stays", attach.ifname, network.name);
+    Err(Report::new(Exit::Left, what)
+        .row("file", cache.path(key).display().to_string())
+        .hint("remove the file, or make its directory writable and repeat the command"))
 }
 
 /// Checks that an attachment is as ADD has left it. With `disableCheck` no plugin is asked, and the message says so.

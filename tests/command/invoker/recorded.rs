@@ -1,6 +1,7 @@
 //! Tests that the record of ADD decides, and not a file that has changed since, and what `del` and `check` say.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -447,4 +448,23 @@ fn a_path_without_a_file_is_answered_with_the_way_to_the_record() {
     );
     node.cnimble(&bin, &["del", "net", pod.path()]).run().success();
     assert_eq!(node.entries(), [""; 0]);
+}
+
+/// The record stays where its directory can't be written to. A record that stays is evidence of a living pod.
+#[test]
+fn del_fails_if_the_record_stays() {
+    need!("ip", "nft", "setpriv");
+    let (node, pod) = (Node::new(), Pod::new());
+    add(&node, &pod, "10.214.41.0/24");
+    let record = node.entry("net", "one");
+    chown(record.parent().unwrap(), Some(1000), None).unwrap();
+    let mut wrapper = node.host.command("setpriv");
+    wrapper.args(["--bounding-set", "-dac_override,-dac_read_search"]);
+    let del = ["del", "net", "--container-id", "one"];
+    let outcome = node.cnimble(plugin_dir(), &del).under(wrapper).run();
+    assert_eq!((outcome.status, record.exists()), (7, true), "{}", outcome.describe());
+    assert!(outcome.stderr.contains(record.to_str().unwrap()), "{}", outcome.describe());
+    assert!(outcome.stderr.contains("succeeded, and its record stays"), "{}", outcome.describe());
+    assert_eq!(cnimble(&node, &del).status, 0);
+    nothing_stays(&node, "a repeated DEL");
 }
