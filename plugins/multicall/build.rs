@@ -1,4 +1,5 @@
-//! Lists the plugins: each dependency in Cargo.toml with a path is one, and its crate has a `PLUGIN`. A linker script
+//! Writes the list of the plugins to `$OUT_DIR/plugins.rs`, as an expression for `include!`: `&[NAME::PLUGIN, …]`. Each
+//! dependency in Cargo.toml with a path is a plugin, and its crate has a `PLUGIN`. In a release build a linker script
 //! places the functions of common verbs side by side.
 
 use std::error::Error;

@@ -10,8 +10,11 @@ use crate::config::{Config, vlan_gateway_name};
 use crate::context::Context;
 use crate::{gateway, port};
 
-/// Checks that the bridge exists, is up, and is as the configuration wants it. `accept_ra` is compared only in an
-/// examination (doctor, guard). The Go plugins' CHECK does not ask for it, and must not fail after a change of plugins.
+/// Checks that the link of this name is a bridge and is up. Checks promiscuous mode and the filtering of VLANs only if
+/// the configuration asks for them. The MTU and the uplink are not compared here.
+///
+/// `accept_ra` is compared only in an examination (doctor, guard). The Go plugins' CHECK does not ask for it, and must
+/// not fail after a change of plugins.
 pub(crate) fn check_bridge(host: &mut Netlink, config: &Config, is_examined: bool) -> Result<(), Error> {
     let bridge = check::find_link(host, &config.bridge, "on the host")?;
     if bridge.kind != "bridge" {
@@ -128,8 +131,9 @@ fn check_vlan_gateway(host: &mut Netlink, bridge: &Link, vlan: u16) -> Result<Li
     Ok(gateway)
 }
 
-/// Checks that the gateways' addresses are on the bridge, or on the VLAN's gateway interface. The host's routes to the
-/// pods are compared only in an examination, because the Go plugins' CHECK does not ask for them.
+/// Checks that the gateways' addresses are on the bridge, or on the VLAN's gateway interface, with any prefix length.
+/// Checks that this link has the MAC that `prev` gives it. The host's routes to the pods are compared only in an
+/// examination, because the Go plugins' CHECK does not ask for them.
 pub(crate) fn check_gateways(cx: &mut Context<'_>, bridge: &Link, prev: &CniResult) -> Result<(), Error> {
     let (call, host) = (cx.call, &mut cx.host);
     let link = match cx.config.vlan {

@@ -81,9 +81,15 @@ pub(crate) fn addresses_of(result: &CniResult) -> Result<Vec<IpNetwork>, Error> 
 }
 
 /// Gives the bridge, or the VLAN's gateway interface, the addresses of `gateways` and the routes to the pods, and
-/// switches forwarding on. Each change has its undo.
+/// switches forwarding on. A link that cnimble has made also gets IPv6 switched on if it needs it. Each change has its
+/// undo.
 ///
-/// Returns the VLAN's gateway interface if the network has a VLAN, or `None`. Does nothing without gateways.
+/// Returns the VLAN's gateway interface if the network has a VLAN, or `None`. The caller makes it permanent at the end
+/// of ADD ([`vlan_gateway::keep_gateway`]). Without gateways this does nothing, and returns `None` even with a VLAN.
+///
+/// # Errors
+/// Fails with code 102 if an address or a route of the host conflicts with a gateway ([`addresses`]). Fails with code
+/// 100 if the MTU of the link is too small for IPv6. Fails as well if the host does not forward and cannot be changed.
 pub(crate) fn ensure(
     cx: &mut Context<'_>,
     bridge: &Link,

@@ -43,7 +43,8 @@ living pods in the form that these remove.
 const KEEP: &str = ".replaced-by-cnimble";
 /// The program of the plugin `cluster-local`, installed if it is beside this one.
 const CLUSTER: &str = "cluster-local-store";
-/// The former name of `cluster-local-store`, a link to it. The plugin of an earlier build starts it by this name.
+/// The former name of `cluster-local-store`, a symbolic link to it. The plugin of an earlier build starts it by this
+/// name.
 const FORMER: &str = "cluster-local-etcd";
 /// The beginning of the name of a file that is not complete yet.
 const UNFINISHED: &str = ".cnimble.";
@@ -169,7 +170,8 @@ impl PluginDirectory {
     }
 
     /// Returns true if the file is in the list with its present content, or is another cnimble program: an ELF file
-    /// that contains the name. False for anything but a regular file. Fails if the path is missing.
+    /// that contains the name. The link that [`link_former`] makes counts as well. False for anything else that is no
+    /// regular file. Fails if the path is missing.
     fn is_ours(&self, path: &Path, installed: &BTreeSet<String>) -> Result<bool, Failure> {
         if !fs::symlink_metadata(path).map_err(doing("reading", path))?.is_file() {
             return Ok(is_former_link(path));
@@ -257,12 +259,13 @@ fn write_by(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<(
     })
 }
 
-/// Whether this is the link that [`link`] makes.
+/// Returns true if `path` has the name [`FORMER`] and is the symbolic link that [`link_former`] makes.
 fn is_former_link(path: &Path) -> bool {
     path.ends_with(FORMER) && fs::read_link(path).is_ok_and(|to| to == Path::new(CLUSTER))
 }
 
-/// Puts the link [`FORMER`] at `path`, in one step.
+/// Makes `path` a symbolic link to [`CLUSTER`] in the same directory. Replaces what is there in one step, but fails on
+/// a directory.
 fn link_former(path: &Path) -> Result<(), Failure> {
     let new = unfinished(path);
     let linked = symlink(CLUSTER, &new).and_then(|()| fs::rename(&new, path));

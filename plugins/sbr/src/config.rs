@@ -61,7 +61,8 @@ pub(crate) fn table(config: &PluginConfig) -> Option<u32> {
     config.decode::<Table>().ok()?.table
 }
 
-/// Returns the addresses of the interface in a result, and those that name no interface.
+/// Returns the addresses of the interface in a result, and those that name no interface. An index without an interface
+/// in the result names none. Only the name decides, so an interface of the host with the same name counts as well.
 pub(crate) fn addresses<'a>(result: &'a CniResult, ifname: &'a str) -> impl Iterator<Item = &'a IpConfig> {
     result.ips.iter().filter(move |ip| {
         let interface = ip.interface.and_then(|index| result.interfaces.get(usize::try_from(index).ok()?));

@@ -78,7 +78,8 @@ pub(crate) fn ensure(call: &Call, inside: &mut Netlink, config: &Config) -> Resu
 }
 
 /// Makes the VRF with a table that no other VRF has. If two are made with the same table, the one with the lower index
-/// keeps it, and the other ADD chooses again. Fails with code 11 after [`CHOICES`] attempts.
+/// keeps it, and the other ADD chooses again. Returns the VRF of a concurrent ADD if that has taken the name
+/// ([`instead`]). Fails with code 11 after [`CHOICES`] attempts.
 fn make_with_a_free_table(inside: &mut Netlink, config: &Config) -> Result<Vrf, Error> {
     for _ in 0..CHOICES {
         let table = free_table(&all(inside)?)?;
