@@ -54,7 +54,7 @@ pub(crate) enum Family {
 impl Family {
     pub(crate) const ALL: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
-    /// Returns the name of the protocol for this family.
+    /// Returns the name of the protocol for this family in messages: `DHCP` for IPv4, `DHCPv6` for IPv6.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Family::Ipv4 => "DHCP",
@@ -62,7 +62,7 @@ impl Family {
         }
     }
 
-    /// Returns the text that follows the owner's tag in the name of the lease's file.
+    /// Returns the text that follows the owner's tag in the name of the lease's file: nothing for IPv4, `-6` for IPv6.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Family::Ipv4 => "",

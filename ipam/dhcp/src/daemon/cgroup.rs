@@ -10,7 +10,8 @@ use crate::ask::SYSTEMD;
 
 /// Moves this process out of the runtime's control group. If systemd is PID 1, it makes a transient scope
 /// (systemd.scope(5)). Otherwise, or without a message bus, the process moves to the root of the hierarchies that
-/// process managers kill services by. Fails with the reason why it stays.
+/// process managers kill services by. systemd moves the process a moment after this returns. Fails with the reason why
+/// it stays.
 pub(super) fn leave() -> Result<(), String> {
     let mut why = String::new();
     if Path::new(SYSTEMD).exists() {
@@ -22,7 +23,7 @@ pub(super) fn leave() -> Result<(), String> {
     to_roots().map_err(|err| format!("{why}moving to another control group: {err}"))
 }
 
-/// Has systemd make a scope for this process.
+/// Asks systemd to make a scope for this process, `cnimble-dhcp-PID.scope`. Does not wait until the process is in it.
 fn scope() -> Result<(), cnimble_os::dbus::Error> {
     let start = Method {
         destination: "org.freedesktop.systemd1",

@@ -209,7 +209,7 @@ impl Client<Dhcp4> {
     }
 
     /// Learns that the host `mac` uses the address that is probed. Declines a lease that the server has acknowledged
-    /// already.
+    /// already. Does nothing if `mac` is this client's own, or if no address is probed.
     ///
     /// Before the acknowledgement, the host is only noted. A server may offer one address to two clients, and then this
     /// one may not get it.
@@ -310,7 +310,7 @@ impl Client<Dhcp4> {
     }
 }
 
-/// Returns the server's words for a NAK, escaped and cut to 80 characters.
+/// Returns a text about a NAK: the server's address, and its words, cut to 80 characters and escaped.
 fn refusal(answer: &ServerMessage) -> String {
     let server = answer.address_of(code::SERVER).unwrap_or(Ipv4Addr::UNSPECIFIED);
     let why = answer.option(code::MESSAGE).map(String::from_utf8_lossy).unwrap_or_default();

@@ -54,7 +54,7 @@ impl Type {
         [Discover, Offer, Request, Decline, Ack, Nak, Release].into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Returns the type's name in RFC 2131.
+    /// Returns the type's name in RFC 2131 without its prefix `DHCP`, such as `DISCOVER`.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Type::Discover => "DISCOVER",
@@ -184,7 +184,7 @@ impl ServerMessage {
         self.addresses(code).next()
     }
 
-    /// Returns the addresses of an option. Bytes that are left over are ignored.
+    /// Returns the addresses of an option, or none without it. Bytes that are left over are ignored.
     pub(crate) fn addresses(&self, code: u8) -> impl Iterator<Item = Ipv4Addr> {
         let value = self.option(code).unwrap_or_default();
         value.chunks_exact(4).filter_map(|four| <[u8; 4]>::try_from(four).ok()).map(Ipv4Addr::from)
