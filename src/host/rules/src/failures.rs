@@ -1,3 +1,5 @@
+//! Explains errors of the kernel, and collects the failures of steps that are all tried.
+
 use nix::errno::Errno;
 
 use cnimble_cni::{Code, Error};
@@ -9,7 +11,7 @@ pub(super) const UNSUPPORTED: [Errno; 5] =
     [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL, Errno::ENOENT];
 
 /// Explains the kernel's error for a rule in a table of bridges. `key` is the key of the configuration, and `need` says
-/// what the rule needs. Errors of a kernel that has such tables stay as they are.
+/// what the rule needs. The error has code 100 if the kernel has no such tables. Any other error stays as it is.
 pub(super) fn explain(err: netlink::Error, key: &str, need: &str) -> Error {
     match err.errno {
         Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => {
