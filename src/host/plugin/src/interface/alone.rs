@@ -170,6 +170,9 @@ pub fn unknown_kind(kind: Kind, code: Code) -> Error {
 /// Gives the interface the result's addresses and routes, brings it up, and announces its addresses. `is_shared` says
 /// that other hosts are on its network, which may have one of the addresses. Then the kernel probes for those of IPv6.
 /// Those of IPv4 are probed by ARP if the configuration asks for it. Fails with code 102 if another host has one.
+///
+/// On a shared network it returns when the probes have ended, which takes up to five seconds
+/// ([`pod::wait_for_addresses`]). The addresses of an ipvlan are never probed by ARP.
 pub fn configure(
     call: &Call,
     netns: &NetNs,
