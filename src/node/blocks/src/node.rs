@@ -161,8 +161,8 @@ impl<'c, S: Store> Node<'c, S> {
     /// again with a new instance and an empty share.
     ///
     /// # Errors
-    /// Fails with [`BlocksError::Contended`] if another process has changed the record, and if a lost address has a
-    /// lease.
+    /// Fails with [`BlocksError::Contended`] if another process has changed the record. Fails with
+    /// [`BlocksError::Identity`] if a lost address has a lease.
     pub(crate) async fn register(&mut self, records: &Records<S::Entry>) -> Result<()> {
         let known = records.find(&self.share.identity.instance);
         let is_known = known.is_some() || self.session.fence().suspect.is_some();
@@ -206,13 +206,13 @@ impl<'c, S: Store> Node<'c, S> {
     }
 
     /// Returns this boot's record as it was confirmed. Writes compare it, so a later process that confirms it again
-    /// voids those of this one. Fails before the confirmation.
+    /// voids those of this one. Fails with [`BlocksError::Contended`] before the confirmation.
     pub(crate) fn confirmed_record(&self) -> Result<Record<S::Entry>> {
         self.own.clone().ok_or(BlocksError::Contended)
     }
 
-    /// Removes the blocks and addresses that `is_lost` from the share and its file. Fails, and removes none, if one has
-    /// a lease: its pod may run.
+    /// Removes the blocks and addresses that `is_lost` from the share and its file. Removes none if one has a lease,
+    /// because its pod may run. Then it fails with [`BlocksError::Identity`], and `why` begins the text.
     pub(crate) fn lose(&mut self, why: &str, is_lost: impl Fn(&Owned) -> bool) -> Result<()> {
         if !self.share.owned.iter().any(&is_lost) {
             return Ok(());
@@ -237,8 +237,13 @@ impl<'c, S: Store> Node<'c, S> {
         Ok(self.share.write(&self.dir)?)
     }
 
-    /// Completes the claims and returns of a killed process, so that share and store agree. `epoch` is that of the
-    /// file. Returns the list of all boots with the node's name.
+    /// Completes the claims and returns of a killed process, so that share and store agree. Blocks that only the store
+    /// has are added to the share, and those that only the share has are removed from it. The caller must save the
+    /// share. `epoch` is that of the file. Returns what all boots with the node's name own.
+    ///
+    /// # Errors
+    /// Fails if a block that the store lacks has a lease ([`Node::lose`]). Fails in any case if such a block is missing
+    /// in a store without transactions in the same epoch. Then the store was restored ([`Node::misses`]).
     async fn reconcile(&mut self, epoch: u64) -> Result<Vec<Listed<S::Entry>>> {
         let listed = self.session.owned_by(&self.cluster.node).await?;
         let instance = self.share.identity.instance.clone();
@@ -297,7 +302,8 @@ impl<'c, S: Store> Node<'c, S> {
     }
 
     /// Claims the block of `ip`, or the single address, unless the node owns it already. Fails with
-    /// [`BlocksError::Taken`] if another node owns it.
+    /// [`BlocksError::Taken`] if another node or another boot owns it. Fails with [`BlocksError::Contended`] after many
+    /// attempts.
     pub(crate) async fn address(&mut self, ip: IpAddr) -> Result<()> {
         for _ in 0..TRIES {
             if self.share.owned.iter().any(|owned| owned.contains(ip)) {

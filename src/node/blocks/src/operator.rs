@@ -13,7 +13,8 @@ use crate::{BlocksError, Result};
 /// Sets a network up. Fails if it is set up already. Nodes refuse to work with a store in which it is not.
 ///
 /// A store that was lost looks like a new one. In a lost store the blocks of living pods look free, so the operator
-/// says which of the two it is.
+/// says which of the two it is. Without `setup` this always fails, with an error that asks for the choice. With
+/// [`Setup::New`] it fails if the store has blocks of the network, or if this node has had addresses of it.
 pub(crate) async fn init<S: Store>(cluster: &Cluster, setup: Option<Setup>) -> Result<()> {
     let again = format!("network {} is set up already", cluster.network);
     let mut session = S::connect(cluster).await?;
@@ -90,6 +91,10 @@ pub(crate) async fn list<S: Store>(cluster: &Cluster) -> Result<Vec<(IpAddr, boo
 /// Releases what all boots of `name` own. Others may claim it when the node's right to give addresses without the store
 /// has ended, plus a tenth of that time, because clocks differ. Returns the number, and until when others wait, in
 /// milliseconds since 1970. After a failure another call continues.
+///
+/// # Errors
+/// Fails with [`BlocksError::Identity`] if the store has nothing of the node. Fails with [`BlocksError::Contended`] if a
+/// process changes the node's records meanwhile.
 pub(crate) async fn release<S: Store>(cluster: &Cluster, name: &str) -> Result<(usize, u64)> {
     let mut session = S::open(cluster, (0, 0), 0).await?;
     let mut records = session.records(name).await?;

@@ -45,7 +45,11 @@ impl CriError {
         CriError::NotCri { socket: socket.to_owned(), why }
     }
 
-    /// Converts a status of gRPC.
+    /// Converts a status of gRPC. Without an answer of the runtime, the error is [`CriError::NotCri`].
+    ///
+    /// Three codes of the runtime have a variant of their own. The unknown method is [`CriError::Unimplemented`], and the
+    /// unknown sandbox is [`CriError::NoSandbox`]. An answer that is too large (OUT_OF_RANGE) is [`CriError::Answer`].
+    /// All other codes become [`CriError::Refused`].
     pub(crate) fn from_status(socket: &Path, method: &'static str, status: &Status) -> Self {
         let why = clean(status.message());
         // A status that the runtime sent has no source, unlike an error of the transport.

@@ -29,12 +29,12 @@ impl<'a> Options<'a> {
         Options(options)
     }
 
-    /// Returns the value of an option.
+    /// Returns the value of an option, or `None` without it.
     pub fn get(self, key: &str) -> Option<&'a str> {
         self.0.and_then(|options| options.get(key)).map(String::as_str)
     }
 
-    /// Returns an option that is `true` or `false`.
+    /// Returns an option that is `true` or `false`, or `None` without it. Fails for another value.
     pub fn flag(self, key: &str) -> Result<Option<bool>, Failure> {
         match self.get(key) {
             None => Ok(None),
@@ -44,7 +44,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Returns an option that is a number.
+    /// Returns an option that is a number, or `None` without it. Fails for another value.
     pub fn number(self, key: &str) -> Result<Option<u32>, Failure> {
         let Some(text) = self.get(key) else { return Ok(None) };
         match text.parse() {
@@ -53,12 +53,12 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Returns the directories of plugins.
+    /// Returns the directories of plugins in this option, or else the usual ones.
     pub fn plugin_dirs(self) -> Vec<PathBuf> {
         std::env::split_paths(self.get(PLUGIN_DIR).unwrap_or(DEFAULT_CNI_PATH)).collect()
     }
 
-    /// Returns the directory of CNI networks.
+    /// Returns the directory of CNI networks in this option, or else the usual one.
     pub fn conf_dir(self) -> PathBuf {
         PathBuf::from(self.get(CONF_DIR).unwrap_or(DEFAULT_CONF_DIR))
     }
@@ -73,8 +73,10 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Returns whether a container's ports, or its default route, belong to the network of this interface. The first
-/// network has both, unless an option says otherwise. podman calls the further networks' interfaces `eth1`, `eth2` and so on.
+/// Returns false for the names that podman gives to interfaces of further networks, which are `eth1`, `eth2` and so on.
+/// Returns true for all others, so an interface with a name of the user's choice counts as the first network's.
+///
+/// The first network publishes the container's ports and has its default route, unless an option says otherwise.
 pub fn is_of_first_network(ifname: &str) -> bool {
     match ifname.strip_prefix("eth").map(str::parse::<u32>) {
         Some(Ok(number)) => number == 0,
@@ -82,7 +84,7 @@ pub fn is_of_first_network(ifname: &str) -> bool {
     }
 }
 
-/// Returns what the container says about `key`, or else what the network says.
+/// Returns what the container says about `key`, or else what the network says. Returns `None` if neither does.
 pub fn chosen(key: &str, container: Options<'_>, network: Options<'_>) -> Result<Option<bool>, Failure> {
     match container.flag(key)? {
         Some(flag) => Ok(Some(flag)),

@@ -33,7 +33,8 @@ pub(crate) fn records() -> Option<PathBuf> {
     user().map(|_| PathBuf::from(RECORDS))
 }
 
-/// Moves the leases of host-local to a directory that the user may write to, unless the configuration names one.
+/// Moves the leases of host-local to a directory that the user may write to, unless the configuration names one. It does
+/// not look whether podman is rootless, so call it only then ([`user`]).
 pub(crate) fn place_leases(network: &mut Value) {
     let plugins = network.get_mut("plugins").and_then(Value::as_array_mut);
     for plugin in plugins.into_iter().flatten() {

@@ -89,14 +89,14 @@ pub(super) fn set_fence(pool: &mut Value, fence: &Fence) {
     set(pool, "status", status);
 }
 
-/// Sets a key of an object.
+/// Sets a key of an object. Does nothing if the value is no object.
 pub(super) fn set(object: &mut Value, key: &str, value: Value) {
     if let Some(object) = object.as_object_mut() {
         object.insert(key.to_owned(), value);
     }
 }
 
-/// Sets a key of the object's `spec`.
+/// Sets a key of the object's `spec`. Does nothing without a `spec`.
 pub(super) fn set_spec(object: &mut Value, key: &str, value: Value) {
     if let Some(spec) = object.get_mut("spec") {
         set(spec, key, value);
