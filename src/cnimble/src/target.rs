@@ -96,7 +96,8 @@ pub(super) fn container_id(netns: &str) -> String {
     format!("cnitool-{}", sha512_hex(netns, 10))
 }
 
-/// Returns the report for a word that names no pod, or several. `nothing` says what was looked for.
+/// Returns the report for a word that names no pod, several, or one that is gone. It is a usage error, except that
+/// unreadable records give [`Exit::Files`]. `nothing` says what was looked for.
 pub(super) fn unnamed(what: &str, word: &str, unnamed: Unnamed, nothing: &str) -> Report {
     let (exit, why) = match unnamed {
         Unnamed::Nothing => (Exit::Usage, nothing.to_owned()),

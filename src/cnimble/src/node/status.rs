@@ -170,7 +170,8 @@ impl Status {
         }
     }
 
-    /// Returns the numbers of the last completed look, for systemd.
+    /// Returns the numbers of the last completed look for systemd, such as `2 routes, 0 conditions, 1 failure`. All are 0
+    /// before the first look.
     pub(super) fn sentence(&self) -> String {
         let last = self.last();
         let Report { routes, conditions, failures, .. } = &last.report;

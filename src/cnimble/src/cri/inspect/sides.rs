@@ -159,8 +159,8 @@ fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
-/// Returns whether the namespace exists, in a word, and its interfaces. Without a path it returns `None` and no
-/// interfaces.
+/// Returns a word about the namespace, and its interfaces: `there`, `gone`, or the error if it can't be read. In the last
+/// two cases there are no interfaces. Without a path it returns `None` and no interfaces.
 fn read_interfaces(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
     match path.map(interfaces) {
         None => (None, Vec::new()),
