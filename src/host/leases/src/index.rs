@@ -176,8 +176,7 @@ impl Index {
 }
 
 /// Replaces the index of `dir` by one with these entries. The caller holds the lock of `dir`. Does nothing on a file
-/// system that several machines may share. After a failure it removes the index;
-/// a failure of that is only logged.
+/// system that several machines may share. After a failure it removes the index. A failure of that is only logged.
 pub(crate) fn rebuild(dir: BorrowedFd<'_>, entries: &[Entry]) {
     if boot::is_shared(dir) {
         return;

@@ -24,7 +24,8 @@ const FAILURE: i32 = 1;
 /// no plugin has it, the name of the executable is tried.
 ///
 /// Returns the exit status: 0, or 1 after printing an error. With arguments it may be that of [`Plugin::program`].
-/// Without CNI_COMMAND it prints a text for a person to stderr and returns 0.
+/// With `--list-plugins` as the first one it prints the names of all plugins, under any name of the process. Without
+/// CNI_COMMAND it prints a text for a person to stderr and returns 0.
 pub fn main(plugins: &'static [&'static dyn Plugin], args: impl IntoIterator<Item = OsString>) -> i32 {
     main_like(plugins, args, None)
 }

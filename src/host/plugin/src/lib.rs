@@ -141,7 +141,8 @@ pub trait Plugin: Sync {
     /// Implements STATUS: whether ADD could succeed now.
     ///
     /// # Errors
-    /// Fails with code 50 or 51 and the reason.
+    /// Fails with code 50 or 51 and the reason. Fails as [`read_config`](Self::read_config) does if the configuration is
+    /// invalid.
     fn status(&self, _call: &Call) -> Result<(), Error> {
         Ok(())
     }
