@@ -81,8 +81,9 @@ impl Plugin for ClusterLocal {
         ))
     }
 
-    /// Releases the leases as host-local does, and then gives a single address of the pod back to the cluster. A
-    /// failure of the store is only logged.
+    /// Releases the leases as host-local does, and then gives a single address of the pod back to the cluster. The
+    /// addresses are those of prevResult, so without one they stay with the node for now. A failure of the store is only
+    /// logged.
     fn del(&self, call: &Call) -> Result<(), Error> {
         HOST_LOCAL.del(call)?;
         let ips = call.config.prev_result.iter().flat_map(|result| &result.ips);

@@ -91,7 +91,8 @@ impl Lease {
 
     /// Returns the lifetime of the address for the kernel, in seconds: the time that remains at `now`, and up to two
     /// seconds more. The kernel may be a quarter of a second early (ADDRCONF_TIMER_FUZZ). While this process runs, it
-    /// removes the address in time, or extends its lifetime.
+    /// removes the address in time, or extends its lifetime. An endless lease has [`FOR_EVER`], and one that has expired
+    /// has 1.
     pub(crate) fn lifetime(&self, now: u64) -> u32 {
         match self.expires {
             u64::MAX => FOR_EVER,
