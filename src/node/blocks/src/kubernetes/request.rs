@@ -23,8 +23,8 @@ pub(super) async fn in_time<T>(asked: impl Future<Output = Result<T>>) -> Result
     tokio::time::timeout(PATIENCE, asked).await.map_err(|_| away("no answer in time"))?
 }
 
-/// Converts the client's error. A server that refuses a request is not [`BlocksError::Away`], because trying again does
-/// not help.
+/// Converts the client's error. Another try does not help if the server refuses the request (400 to 428), or if the
+/// access can't be used. Both become an error with code 50. Anything else is [`BlocksError::Away`].
 pub(super) fn failed(err: &cnimble_api::Error) -> BlocksError {
     match err {
         cnimble_api::Error::Http { source: HttpError::Status { status: 400..429, .. }, .. }

@@ -11,7 +11,8 @@ use super::{INTERFACE, NetworkError, NetworkPlugin, PodNetwork, read};
 
 const LOOPBACK: &str = "lo";
 
-/// Returns the loopback network, as containerd has it. Its plugin sets `lo` up.
+/// Returns the loopback network, as containerd has it. Its plugin sets `lo` up. `None` would mean that the text in here
+/// is no configuration, so it never happens.
 fn loopback() -> Option<&'static NetworkList> {
     static NETWORK: OnceLock<Option<NetworkList>> = OnceLock::new();
     let text = br#"{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
