@@ -105,7 +105,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Writes a section of names with their meanings.
+/// Writes a section of names with their meanings. Without items it writes the heading alone.
 fn list(out: &mut dyn Write, heading: &str, items: impl Iterator<Item = (String, String)>) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [heading]);

@@ -11,7 +11,11 @@ use cnimble_netavark::{Failure, said};
 use super::{described, named};
 use crate::report::Report;
 
-/// Returns the network as podman is to store it. Fields that this driver does not know stay as they are.
+/// Returns the network as podman is to store it. Fields that this driver does not know stay as they are, and
+/// `dns_enabled` becomes false.
+///
+/// Fails if the document is no network of podman's, or has the option that only this driver may set ([`COPY`]). Fails
+/// as well if the CNI network that it names or describes can't be used ([`named::create`], [`described::create`]).
 pub(super) async fn create(document: Value) -> Result<Value, Failure> {
     let network: Network = serde_json::from_value(document.clone())
         .map_err(|err| Failure::Said(format!("podman's network: {err}")))?;

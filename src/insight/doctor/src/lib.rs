@@ -50,7 +50,8 @@ pub struct Doctor<'a> {
     pub plugins: &'static [&'static dyn Plugin],
 }
 
-/// The kind of a finding. The order is that of repairs.
+/// The kind of a finding. The order is that of repairs. The kinds about sandboxes come last, because
+/// [`is_of_sandbox`](Self::is_of_sandbox) goes by the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingKind {

@@ -45,7 +45,8 @@ fn lost_keys(page: &Page, keys: &[Key], entry: &Node, text: &str) -> Vec<Lost> {
     lost.map(|key| Lost { plugin: page.name, key: Some(key.path), about: key.about }).collect()
 }
 
-/// Returns whether the value at the path, or an element of it, differs from the default. A missing value does not.
+/// Returns whether the value at the path, or an element of it, differs from the default. Neither a missing value nor an
+/// empty list differs. The texts are compared, so another way to write the same value counts as a difference.
 fn differs(node: &Node, path: &str, default: &str, text: &str) -> bool {
     let (part, rest) = path.split_once('.').map_or((path, None), |(part, rest)| (part, Some(rest)));
     let mut values: Vec<&Node> = node.get(part.trim_end_matches("[]")).into_iter().collect();
