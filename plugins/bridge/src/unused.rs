@@ -91,8 +91,11 @@ pub(crate) fn remove(call: &Call, host: &mut Netlink) -> Result<(), Error> {
 }
 
 /// Returns the links that no pod uses any more, in the order of their removal. The first is the port of the VLAN's
-/// gateway interface, whose removal deletes both ends. The bridge follows. An unfinished bridge is returned with any
-/// configuration.
+/// gateway interface, whose removal deletes both ends. The bridge follows, if its only other port is the uplink. An
+/// unfinished bridge is returned with any configuration.
+///
+/// Any other bridge needs `removeUnusedBridge` twice: in the configuration, and in its alias ([`ours::is_removable`]).
+/// So a bridge that an administrator or a Go plugin has made always stays.
 fn unused(call: &Call, host: &mut Netlink, config: &Config) -> netlink::Result<Vec<Link>> {
     let mut unused = Vec::new();
     let bridge = host.find_link(&config.bridge)?;
