@@ -70,7 +70,8 @@ impl Mapping {
     }
 
     /// Returns whether both publish the same port on the same address, or both on all addresses of a family. A mapping
-    /// of one address does not collide with one of all addresses, because the former takes its packets first.
+    /// of one address does not collide with one of all addresses, because the former takes its packets first. This is
+    /// for mappings of one pod: the ports of two containers compete even then (`nftables/conflict.rs`).
     pub fn collides_with(&self, other: &Mapping) -> bool {
         let same_family = match (self.host_ip, other.host_ip) {
             (Some(one), Some(two)) => one.is_ipv4() == two.is_ipv4(),
