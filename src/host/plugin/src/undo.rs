@@ -83,6 +83,9 @@ impl Undo {
 
 /// Rolls back the stack of the running verb, for the panic hook. Returns a sentence for each failure. A second call
 /// finds no stack. If the stack is borrowed, nothing is undone and the list is empty: see [`Undo::rollback`].
+///
+/// The hook runs before the stack unwinds. So after a panic inside of `NetNs::enter`, the actions still run in the
+/// namespace that was entered. An action that opens a socket of the host then gets one of that namespace.
 pub(super) fn rollback_current() -> Vec<String> {
     let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()
