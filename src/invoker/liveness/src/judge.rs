@@ -115,7 +115,7 @@ fn life_of_link(link: &Link) -> Option<LivingAttachment> {
     Some(LivingAttachment { tag: Some(tag.to_owned()), network: None, container, ifname, addrs: Vec::new() })
 }
 
-/// Returns the lives, with their leased addresses, of the attachments that are already known to live.
+/// Returns the attachments that are already known to live, each with its leased addresses.
 fn holders(leases: &JudgedLeases, node: &Node) -> Vec<LivingAttachment> {
     let mut lives = Vec::new();
     for (network, lease) in leases.all() {

@@ -31,7 +31,7 @@ pub struct LivingAttachment {
 }
 
 impl LivingAttachment {
-    /// Returns the life of an attachment whose name is completely known.
+    /// Returns an attachment that lives, or may live, with a completely known name.
     pub fn from_owner(owner: &Owner, addrs: Vec<IpAddr>) -> Self {
         LivingAttachment {
             tag: Some(owner.tag()),

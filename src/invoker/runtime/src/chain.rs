@@ -19,9 +19,9 @@ impl Invoker {
     ///
     /// If a plugin fails, those that were run get a DEL, last one first. The error lists the cause first, and then
     /// failures of these DELs. The failed plugin gets a DEL, too, even if no time was left to start it. It gets none if
-    /// its file is missing or could not be executed, or if it reports a conflict.
-    /// If the cache has this attachment already, no DEL runs, because it would remove a working container's network.
-    /// The error says so.
+    /// its file is missing or could not be executed, or if it reports a conflict (code 102).
+    /// If the cache has a result of this attachment already, no DEL runs, because it would remove a working container's
+    /// network. The error says so. A record without a result ([`Entry::before_add`]) does not prevent a DEL.
     ///
     /// **Cancellation.** If the future is dropped, a task of the tokio runtime undoes the ADD. The running plugin is
     /// stopped as at a time limit: it gets SIGTERM, and SIGKILL two seconds later. DEL follows as after a failure, and
