@@ -137,7 +137,8 @@ pub(crate) trait Store: Sized {
     ) -> Result<bool>;
 
     /// Takes over a block of this boot that the share lacks, so that a late return by a dead process fails. Returns
-    /// false if the block must be returned instead.
+    /// false if the share must not get it. Then either its object was deleted, and this has returned it, or it has
+    /// changed since it was listed.
     async fn adopt(&mut self, listed: &Listed<Self::Entry>) -> Result<bool>;
 
     /// Gives a block or address back. It is no failure if another process has changed it.

@@ -127,7 +127,8 @@ impl Manifest {
     }
 }
 
-/// Returns the pod's ID, or `None` without a name of a possible length.
+/// Returns the pod's ID, or `None` without a name of a possible length. A namespace that is missing, or of an impossible
+/// length, is `default` here.
 fn id(pod: &Pod) -> Option<PodId> {
     let namespace =
         pod.metadata.namespace.as_deref().filter(|namespace| (1..=253).contains(&namespace.len()));

@@ -64,6 +64,7 @@ pub struct SyncOptions {
 }
 
 impl Default for SyncOptions {
+    /// Checks each minute, cleans up every ten minutes, and works on 16 pods at the same time, without a listener.
     fn default() -> Self {
         SyncOptions {
             check: Some(Duration::from_secs(60)),

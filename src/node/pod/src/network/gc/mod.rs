@@ -41,6 +41,7 @@ impl NetworkPlugin {
     /// foreign entry stays while evidence for its attachment exists ([`cnimble_liveness`]). Only in
     /// [`NetworkOptions::own_networks`](super::NetworkOptions) plugins also get GC with a list of everything that may
     /// live. In others, no list could have what another runtime adds a moment later.
+    ///
     /// Waits until no operation on a pod runs, and pods wait for its end. So it stops the running plugin at its
     /// [limit](super::NetworkOptions::gc_limit), and the next clean-up finds the rest. A sandbox that is set up after
     /// `known` was made would be cleaned up. Goes on past failures, and returns all.
@@ -125,7 +126,7 @@ impl NetworkPlugin {
     }
 
     /// Waits until no operation on a pod runs. It polls, because in a queue later pods would wait behind it for a slow
-    /// operation.
+    /// operation. Fails with [`NetworkError::Busy`] if one still runs at the deadline.
     async fn alone(&self, deadline: Deadline) -> Result<RwLockWriteGuard<'_, ()>, NetworkError> {
         loop {
             if let Ok(guard) = self.inner.everything.try_write() {
