@@ -149,7 +149,8 @@ async fn of_attachment(
     skipped
 }
 
-/// Returns why at most the host's part of a network's attachments is compared, or `None` if the pods' part is, too.
+/// Returns why at most the host's part of a network's attachments is compared, or `None` if the pods' part is, too. The
+/// reason is a version without CHECK, or the key `disableCheck`.
 pub(super) fn inside_is_unchecked(list: &NetworkList) -> Option<String> {
     let why = if list.version < Version::V0_4_0 {
         format!("version {} has no CHECK", list.version)
