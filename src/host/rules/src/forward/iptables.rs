@@ -203,7 +203,7 @@ fn reverse(lines: &[String]) -> Vec<String> {
     lines.iter().rev().filter_map(|line| inverse(line)).collect()
 }
 
-/// Takes a plan back. Rules that were [`kept`](Plan::kept) stay. Shared chains stay if others use them by now.
+/// Takes a plan back. Rules that were [`kept`](RestoreLines::kept) stay. Shared chains stay if others use them by now.
 fn take_back(variant: Variant, family: Family, plan: &RestoreLines) -> Result<(), Error> {
     let RestoreLines { shared, policy, rules, .. } = plan;
     let mut outcome = Ok(());
