@@ -168,8 +168,8 @@ fn find_elsewhere(shape: &Shape, path: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Returns the known word that is most similar, or that begins with `word`. It returns `None` if none is similar
-/// enough.
+/// Returns the known word that is most similar, or else the first that begins with `word`, if `word` has more than
+/// three letters. It returns `None` if none is similar enough.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_ascii_lowercase();
     let far = (word.chars().count() / 3).clamp(1, 3);

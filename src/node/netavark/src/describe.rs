@@ -132,7 +132,7 @@ impl<'a> Description<'a> {
         })
     }
 
-    /// Returns whether the network can publish ports.
+    /// Returns whether the network can publish ports: the host routes it, and it is not internal.
     pub fn can_publish(&self) -> bool {
         self.kind.is_routed_here() && !self.network.internal
     }
@@ -254,7 +254,7 @@ pub fn sample_address(subnet: IpNetwork) -> Option<IpAddr> {
     subnet.contains(ip).then_some(ip)
 }
 
-/// Sets a key of an object.
+/// Sets a key of an object. A value that is no object stays as it is.
 fn set(object: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(object) = object.as_object_mut() {
         object.insert(key.to_owned(), value.into());
