@@ -1,9 +1,10 @@
 //! Network namespaces: a handle, and a moment inside.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +41,11 @@ pub struct NetNs {
     fd: OwnedFd,
     /// A thread inside returns here.
     home: Option<Arc<NetNs>>,
+}
+
+thread_local! {
+    /// The descriptor of the namespace from which this thread has entered another, while it is inside.
+    static HOME: Cell<Option<RawFd>> = const { Cell::new(None) };
 }
 
 impl NetNs {
@@ -188,9 +194,24 @@ impl NetNs {
         };
         setns(&self.fd, CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::new("enter a network namespace", errno))?;
-        // Dropped after `inside`, and also when that panics.
+        let home = origin.fd.as_raw_fd();
+        // Both are dropped after `inside`, the last one first, and also when that unwinds from a panic.
         let _way_back = WayBack(origin);
+        let _noted = NotedHome(HOME.replace(Some(home)));
         Ok(inside())
+    }
+
+    /// Returns this thread to the namespace from which it has [entered](NetNs::enter) another. It does nothing outside
+    /// of that call. It is for a panic hook, which runs inside, before anything unwinds.
+    ///
+    /// # Errors
+    /// Fails if the namespace can't be left.
+    pub fn leave_entered() -> Result<()> {
+        let Some(home) = HOME.take() else { return Ok(()) };
+        // SAFETY: `enter` holds the descriptor open for longer than `HOME` has its number.
+        let home = unsafe { BorrowedFd::borrow_raw(home) };
+        setns(home, CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::new("return to the network namespace", errno))
     }
 
     /// Whether `path` leads to this namespace.
@@ -228,6 +249,15 @@ impl Drop for WayBack {
             eprintln!("cnimble: can't return to the network namespace: {errno}");
             std::process::abort();
         }
+    }
+}
+
+/// Restores on drop what `HOME` had before, for an entry inside of another one.
+struct NotedHome(Option<RawFd>);
+
+impl Drop for NotedHome {
+    fn drop(&mut self) {
+        HOME.set(self.0);
     }
 }
 
@@ -296,6 +326,25 @@ fn unescaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::in_netns;
+
+    #[test]
+    fn a_thread_inside_can_return_before_anything_unwinds() {
+        in_netns("a_thread_inside_can_return_before_anything_unwinds", || {
+            let home = NetNs::current().unwrap();
+            let other = NetNs::create().unwrap();
+            let is_home = || NetNs::current().unwrap().same_as(&home).unwrap();
+            other
+                .enter(|| {
+                    assert!(!is_home());
+                    NetNs::leave_entered().unwrap();
+                    assert!(is_home());
+                })
+                .unwrap();
+            NetNs::leave_entered().unwrap();
+            assert!(is_home());
+        });
+    }
 
     #[test]
     fn names_in_mountinfo() {

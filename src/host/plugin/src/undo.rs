@@ -7,6 +7,7 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use cnimble_cni::Error;
+use cnimble_netlink::NetNs;
 
 type Action = Box<dyn FnOnce() -> Result<(), Error>>;
 
@@ -84,9 +85,12 @@ impl Undo {
 /// Rolls back the stack of the running verb, for the panic hook. Returns a sentence for each failure. A second call
 /// finds no stack. If the stack is borrowed, nothing is undone and the list is empty: see [`Undo::rollback`].
 ///
-/// The hook runs before the stack unwinds. So after a panic inside of `NetNs::enter`, the actions still run in the
-/// namespace that was entered. An action that opens a socket of the host then gets one of that namespace.
+/// The hook runs before the stack unwinds, perhaps inside of [`NetNs::enter`]. So the thread first returns to its own
+/// namespace, because the actions open sockets of the host. If it can't return, nothing is undone.
 pub(super) fn rollback_current() -> Vec<String> {
+    if let Err(err) = NetNs::leave_entered() {
+        return vec![format!("everything that was made: {err}")];
+    }
     let undo = CURRENT.with(|current| current.try_borrow_mut().ok().and_then(|mut current| current.take()));
     undo.map(|undo| undo.rollback()).unwrap_or_default()
 }
@@ -145,6 +149,25 @@ mod tests {
         assert_eq!(rollback_current(), ["could not count: disk gone"]);
         assert!(rollback_current().is_empty());
         assert_eq!(*done.borrow(), 1);
+    }
+
+    /// The panic hook runs where the panic was, and the actions are about the host.
+    #[test]
+    fn the_stack_is_run_in_the_namespace_of_the_host() {
+        let Ok(pod) = NetNs::create() else {
+            return eprintln!("SKIP the_stack_is_run_in_the_namespace_of_the_host: it needs CAP_SYS_ADMIN");
+        };
+        let home = NetNs::current().unwrap();
+        let undo = Undo::new();
+        undo.push("look where it is", move || {
+            if NetNs::current()?.same_as(&home)? {
+                Ok(())
+            } else {
+                Err(Error::new(Code::INTERNAL, "it is the pod's namespace"))
+            }
+        });
+        undo.make_current();
+        assert_eq!(pod.enter(rollback_current).unwrap(), Vec::<String>::new());
     }
 
     #[test]
