@@ -75,7 +75,8 @@ impl Sides {
         let entries: Vec<&JudgedEntry> = of_sandbox.filter(|known| known.entry.ifname != "lo").collect();
         let cached = entries.first().and_then(|known| known.entry.namespace()).map(PathBuf::from);
         let path = status.netns.clone().or(cached.clone()).filter(|_| !status.host_network);
-        let (there, interfaces) = read_interfaces(path.as_deref());
+        let kernel = KernelSide::read(path.as_deref());
+        let interfaces = kernel.interfaces();
         let mut differences = Vec::new();
         if let (Some(told), Some(cached)) = (&status.netns, &cached)
             && plain(told) != plain(cached)
@@ -83,7 +84,7 @@ impl Sides {
             differences.push("the runtime and the cache have different namespaces".to_owned());
         }
         if status.sandbox.ready && !status.host_network {
-            differences.extend(expected(status, &entries, &interfaces));
+            differences.extend(expected(status, &entries, &kernel));
         }
         let netns = if status.host_network { Some("the node's".to_owned()) } else { shown(&status.netns) };
         let leases = sight.node.leases.all().filter(|(_, lease)| lease.container() == Some(id));
@@ -94,7 +95,7 @@ impl Sides {
         let links = interfaces.iter().map(|of| format!("{} {}", of.name, of.mac));
         let mut lines = vec![
             PropertyRow::new("state", [status.sandbox.state().to_owned()], [], []),
-            PropertyRow::new("namespace", netns, shown(&cached), there),
+            PropertyRow::new("namespace", netns, shown(&cached), kernel.word()),
             PropertyRow::new("network", [], entries.iter().map(|known| network(known)), []),
             PropertyRow::new("interface", [], names, links),
             PropertyRow::new("address", status.ips.iter().map(ToString::to_string), cached_ips, ips),
@@ -121,14 +122,31 @@ fn shown(path: &Option<PathBuf>) -> Option<String> {
 }
 
 /// Returns what a ready pod should have but lacks: a cache entry, its interfaces, and the addresses of the runtime and
-/// the cache.
-fn expected(status: &SandboxStatus, entries: &[&JudgedEntry], interfaces: &[Interface]) -> Vec<String> {
-    let kernel: BTreeSet<IpAddr> =
-        interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
+/// the cache. If the namespace could not be read, it says so, and nothing about interfaces.
+fn expected(status: &SandboxStatus, entries: &[&JudgedEntry], side: &KernelSide) -> Vec<String> {
     let mut missing = Vec::new();
     if entries.is_empty() {
         missing.push("no result cache has the pod".to_owned());
     }
+    let interfaces = match side {
+        KernelSide::Read(interfaces) => interfaces,
+        KernelSide::Gone => {
+            missing.push("the sandbox is Ready, and its namespace is gone".to_owned());
+            return missing;
+        }
+        KernelSide::Unnamed => {
+            missing.push(
+                "neither the runtime nor a cache names its namespace, so the kernel was not asked".to_owned(),
+            );
+            return missing;
+        }
+        KernelSide::Unreadable(err) => {
+            missing.push(format!("the kernel could not be asked: {err}"));
+            return missing;
+        }
+    };
+    let kernel: BTreeSet<IpAddr> =
+        interfaces.iter().flat_map(|of| of.addrs.iter().map(|(ip, _)| *ip)).collect();
     let wanted: Vec<&str> = entries.iter().map(|known| known.entry.ifname.as_str()).collect();
     let wanted = if wanted.is_empty() { vec!["eth0"] } else { wanted };
     for name in wanted {
@@ -159,14 +177,41 @@ fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
-/// Returns a word about the namespace, and its interfaces: `there`, `gone`, or the error if it can't be read. In the last
-/// two cases there are no interfaces. Without a path it returns `None` and no interfaces.
-fn read_interfaces(path: Option<&Path>) -> (Option<String>, Vec<Interface>) {
-    match path.map(interfaces) {
-        None => (None, Vec::new()),
-        Some(Ok(interfaces)) => (Some("there".to_owned()), interfaces),
-        Some(Err(err)) if err.is_missing() => (Some("gone".to_owned()), Vec::new()),
-        Some(Err(err)) => (Some(err.to_string()), Vec::new()),
+/// What the kernel has of a sandbox's namespace.
+enum KernelSide {
+    Read(Vec<Interface>),
+    Gone,
+    /// Neither the runtime nor the cache names a namespace.
+    Unnamed,
+    Unreadable(netlink::Error),
+}
+
+impl KernelSide {
+    fn read(path: Option<&Path>) -> Self {
+        match path.map(interfaces) {
+            None => KernelSide::Unnamed,
+            Some(Ok(interfaces)) => KernelSide::Read(interfaces),
+            Some(Err(err)) if err.is_missing() => KernelSide::Gone,
+            Some(Err(err)) => KernelSide::Unreadable(err),
+        }
+    }
+
+    /// Returns the interfaces. There are none if the namespace was not read.
+    fn interfaces(&self) -> &[Interface] {
+        match self {
+            KernelSide::Read(interfaces) => interfaces,
+            _ => &[],
+        }
+    }
+
+    /// Returns a word about the namespace, or the error if it can't be read.
+    fn word(&self) -> Option<String> {
+        match self {
+            KernelSide::Read(_) => Some("there".to_owned()),
+            KernelSide::Gone => Some("gone".to_owned()),
+            KernelSide::Unnamed => None,
+            KernelSide::Unreadable(err) => Some(err.to_string()),
+        }
     }
 }
 
