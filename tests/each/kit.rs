@@ -98,23 +98,32 @@ fi
     plugin
 }
 
-/// A trial whose host and pod have a bridge `br0` with a port `port0`.
-fn trial_with_bridge(plugin: PathBuf) -> Trial {
-    let trial = Trial::new(plugin, json!({}));
-    for ns in [trial.host(), trial.pod()] {
-        let lines = "link add br0 type bridge\nlink add port0 type veth peer name far0\nlink set port0 master br0 up\nlink set far0 up\nlink set br0 up\n";
-        let outcome =
-            ns.enter(|| run_limited(Command::new("ip").args(["-batch", "-"]), lines.as_bytes(), LIMIT));
-        Outcome::from("ip -batch", outcome.unwrap()).success();
-    }
-    trial
-}
+/// Makes a bridge `br0` with a port `port0`.
+const BRIDGE: &str = "
+    ip link add br0 type bridge
+    ip link add port0 type veth peer name far0
+    ip link set port0 master br0 up
+    ip link set far0 up
+    ip link set br0 up
+";
 
-/// Asserts that the harness names what a forgetful plugin leaves.
+/// Makes a discipline that takes classes, and a set of addresses.
+const CLASSES_AND_SET: &str = "
+    tc qdisc add dev far0 root handle 1: htb
+    nft add table inet known
+    nft add set inet known members '{ type ipv4_addr; }'
+";
+
+/// Asserts that the harness names what a forgetful plugin leaves. `before` made what host and pod had before it.
 #[track_caller]
-fn assert_named(place: &str, kind: &str, command: &str) {
+fn assert_named(before: &[&str], place: &str, kind: &str, command: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let trial = trial_with_bridge(forgetful(dir.path(), place, command));
+    let trial = Trial::new(forgetful(dir.path(), place, command), json!({}));
+    for ns in [trial.host(), trial.pod()] {
+        let outcome =
+            ns.enter(|| run_limited(Command::new("sh").args(["-ec", &before.concat()]), b"", LIMIT));
+        Outcome::from("what was there before", outcome.unwrap()).success();
+    }
     let outcome = std::thread::spawn(move || trial.walk()).join();
     let text = *outcome.expect_err(command).downcast::<String>().unwrap();
     let named = if kind == "file" { "file: ".to_owned() } else { format!("{place}: {kind}: ") };
@@ -123,13 +132,15 @@ fn assert_named(place: &str, kind: &str, command: &str) {
 
 #[test]
 fn the_kit_names_each_kind_of_object_that_a_plugin_forgets() {
-    need!("ip", "bridge", "tc", "nft", "nsenter");
+    need!("ip", "bridge", "tc", "nft", "iptables-nft", "nsenter");
     let mut cases = Vec::new();
     for place in ["host", "pod"] {
         for (kind, command) in [
             ("link", "ip link add left type bridge"),
             ("link", "ip address add 192.0.2.9/24 dev lo"),
             ("link", "ip link set br0 mtu 1400"),
+            ("link", "ip link delete far0"),
+            ("nexthop", "ip nexthop add id 7 dev br0"),
             ("route", "ip route add 198.51.100.0/24 dev lo"),
             ("route", "ip -6 route add 2001:db8:7::/64 dev lo table 77"),
             ("rule", "ip rule add from 192.0.2.9 table 77"),
@@ -137,12 +148,17 @@ fn the_kit_names_each_kind_of_object_that_a_plugin_forgets() {
             ("neighbour", "ip neighbour add 192.0.2.7 lladdr 02:00:00:00:00:01 dev br0 nud permanent"),
             ("proxy neighbour", "ip neighbour add proxy 192.0.2.8 dev br0"),
             ("forwarding entry", "bridge fdb add 02:00:00:00:00:02 dev port0 master static"),
+            ("multicast entry", "bridge mdb add dev br0 port port0 grp 239.1.1.1 permanent"),
             ("traffic control", "tc qdisc add dev br0 root pfifo"),
+            ("traffic control", "tc class add dev far0 parent 1: classid 1:1 htb rate 1mbit"),
             (
                 "traffic control",
                 "tc qdisc add dev port0 ingress; tc filter add dev port0 ingress u32 match u32 0 0",
             ),
             ("packet rule", "nft add table inet left"),
+            ("packet rule", "nft add element inet known members { 192.0.2.9 }"),
+            ("packet rule", "iptables-nft -A FORWARD -s 192.0.2.9 -j ACCEPT"),
+            ("packet rule", "ip6tables-nft -A FORWARD -s 2001:db8::9 -j ACCEPT"),
             ("sysctl", "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore"),
             (
                 "sysctl",
@@ -158,10 +174,25 @@ fn the_kit_names_each_kind_of_object_that_a_plugin_forgets() {
     for some in cases.chunks(8) {
         std::thread::scope(|scope| {
             for (place, kind, command) in some {
-                scope.spawn(|| assert_named(place, kind, command));
+                scope.spawn(|| assert_named(&[BRIDGE, CLASSES_AND_SET], place, kind, command));
             }
         });
     }
+}
+
+#[test]
+fn the_kit_names_a_rule_of_legacy_iptables_that_a_plugin_forgets() {
+    need!("ip", "bridge", "tc", "nft", "iptables-legacy", "iptables-legacy-save", "nsenter");
+    if Host::new().run("iptables-legacy -t nat -S").status != 0 {
+        skip!("this kernel has no legacy iptables");
+    }
+    assert_named(
+        &[BRIDGE],
+        "host",
+        "packet rule",
+        "iptables-legacy -t nat -A POSTROUTING -s 192.0.2.9 -j MASQUERADE",
+    );
+    assert_named(&[BRIDGE], "pod", "packet rule", "ip6tables-legacy -A FORWARD -s 2001:db8::9 -j ACCEPT");
 }
 
 mod vlans_in_vm {
@@ -172,7 +203,7 @@ mod vlans_in_vm {
     fn the_kit_names_a_vlan_that_a_plugin_forgets() {
         in_vm!();
         let command = "ip link set br0 type bridge vlan_filtering 1; bridge vlan add vid 7 dev port0";
-        assert_named("host", "VLAN", command);
+        assert_named(&[BRIDGE], "host", "VLAN", command);
     }
 }
 

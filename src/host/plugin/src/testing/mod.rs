@@ -141,9 +141,9 @@ impl Trial {
     /// Walks through the plugin's contract in each version that it supports: ADD, CHECK, STATUS, GC that keeps the
     /// attachment, and DEL twice. Other versions are refused.
     ///
-    /// Afterwards host and pod are as before: links, addresses, routes, rules, permanent neighbours, forwarding entries,
-    /// VLANs, traffic control, packet rules and sysctls, and files below `/run` and `/var/lib`. Connection tracking is
-    /// not looked at, nor are locks, and files elsewhere.
+    /// Afterwards host and pod are as before: links, addresses, nexthops, routes, rules, permanent neighbours, forwarding
+    /// and multicast entries, VLANs, traffic control, packet rules and sysctls, and files below `/run` and `/var/lib`.
+    /// Connection tracking is not looked at, nor are IPsec, processes, locks, and files elsewhere.
     ///
     /// # Panics
     /// Panics at the first violation, and names what was left.

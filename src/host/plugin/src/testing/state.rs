@@ -40,8 +40,9 @@ const RESTLESS_SYSCTLS: [&str; 1] = ["netfilter/nf_conntrack_count"];
 
 /// The questions to `ip`, each with the name of the objects in its answer. They are lines of a batch, because a program
 /// takes longer to start than to answer. The routes are those of both families.
-const IP: [(&str, &str); 5] = [
+const IP: [(&str, &str); 6] = [
     ("address", "link"),
+    ("nexthop", "nexthop"),
     ("route show table all", "route"),
     ("rule", "rule"),
     ("neighbour show nud all", "neighbour"),
@@ -60,16 +61,19 @@ const OWN_DIRECTORY: &str = "/run/cnimble";
 /// Lines that each describe an object, with the place and the kind in front.
 pub(super) type State = BTreeSet<String>;
 
-/// Returns the objects in the namespace: links with their addresses, routes, rules, neighbours, forwarding entries, VLANs,
-/// traffic control, packet rules and sysctls.
+/// Returns the objects in the namespace: links with their addresses, nexthops, routes, rules, neighbours, forwarding and
+/// multicast entries, VLANs, traffic control, packet rules and sysctls.
 pub(super) fn of_namespace(place: &str, ns: &NetNs) -> State {
     ns.enter(|| {
         let mut answers = ask_ip(&["-d", "-j", "-batch", "-"], &IP);
         answers.extend(ask_ip(&["-6", "-d", "-j", "-batch", "-"], &IP6));
         for (question, kind) in BRIDGE {
-            let answer = run("bridge", ["-d", "-j"].into_iter().chain(question), "");
-            answers.push((kind, serde_json::from_str(&answer).unwrap_or_default()));
+            answers.push((kind, ask_bridge(&question)));
         }
+        // The answer is one object, with the entries of all bridges.
+        let multicast = ask_bridge(&["mdb", "show"]);
+        let entries = multicast.iter().filter_map(|all| all.get("mdb").and_then(Value::as_array));
+        answers.push(("multicast entry", entries.flatten().cloned().collect()));
         let mut state = State::new();
         let mut links = Vec::new();
         for (kind, objects) in answers {
@@ -121,6 +125,12 @@ fn ask_ip<'k>(options: &[&str], questions: &[(&str, &'k str)]) -> Vec<(&'k str, 
     questions.iter().map(|(_, kind)| *kind).zip(answers).collect()
 }
 
+/// Asks `bridge`, and returns the objects of its answer. There are none if the kernel refuses.
+fn ask_bridge(question: &[&str]) -> Vec<Value> {
+    let answer = run("bridge", ["-d", "-j"].iter().chain(question).copied(), "");
+    serde_json::from_str(&answer).unwrap_or_default()
+}
+
 /// Returns whether the kernel makes and removes such an object by itself: IPv6's link-local and multicast addresses and
 /// routes, the local table, and what the kernel learns of neighbours.
 fn is_the_kernels(kind: &str, object: &Value) -> bool {
@@ -140,6 +150,7 @@ fn is_the_kernels(kind: &str, object: &Value) -> bool {
             let is_multicast = ["33:33:", "01:00:5e:"].iter().any(|prefix| mac.starts_with(prefix));
             is_multicast || !["permanent", "static"].contains(&text(object, "state"))
         }
+        "multicast entry" => text(object, "state") != "permanent",
         // With a namespace's first VRF the kernel makes rules that stay (ip-vrf(8)).
         "rule" => object.get("l3mdev").is_some() && text(object, "protocol") == "kernel",
         _ => false,
@@ -174,11 +185,12 @@ fn is_restless(entry: &Value) -> bool {
     is_flag || local.starts_with("fe80:")
 }
 
-/// Returns the queueing disciplines and filters of these links, one a line.
+/// Returns the queueing disciplines, classes and filters of these links, one a line.
 fn traffic_control(links: &[String]) -> Vec<String> {
     let mut questions = String::from("qdisc show\n");
     for link in links {
-        questions += &format!("filter show dev {link}\nfilter show dev {link} ingress\n");
+        questions +=
+            &format!("class show dev {link}\nfilter show dev {link}\nfilter show dev {link} ingress\n");
     }
     // A link without such a discipline has no filters, which is an error of the question and no fault.
     let answer = run("tc", ["-force", "-batch", "-"], &questions);
