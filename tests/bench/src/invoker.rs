@@ -39,7 +39,7 @@ pub(crate) fn measure(args: &Args, sandbox: &Sandbox, report: &mut Report) -> Re
     for number in 0..PODS {
         progress(&format!("through the library: ADD {number} of {PODS}"));
         let (pod, other) = (direct.pod()?, through.pod()?);
-        let attach = Attach::new(&other.container_id, other.netns.to_string_lossy(), "eth0");
+        let attach = Attach::new(&other.container_id, &other.netns, "eth0");
         let (result, run) = direct.add(&pod)?;
         through.namespace().enter()?;
         let start = std::time::Instant::now();

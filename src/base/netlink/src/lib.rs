@@ -7,12 +7,15 @@
 //! [`Netlink::execute`] carries them out, alone or many in one message. Look-ups are methods of `Netlink`. Everything
 //! has a time limit, and every error carries the kernel's own words (extended ack).
 //!
-//! One socket (`socket`) with one way to ask and to list (`exchange`) and one reader of attributes (`wire`) serve
-//! NETLINK_ROUTE ([`Netlink`]), NETLINK_NETFILTER ([`nft::Nft`], [`conntrack`]) and NETLINK_SOCK_DIAG ([`listeners`]).
-//! The types of rtnetlink and netlink-packet-route, which encode some requests, don't leave this crate.
+//! [`Netlink`] speaks NETLINK_ROUTE, [`nft::Nft`] and [`conntrack`] NETLINK_NETFILTER, and [`listeners`]
+//! NETLINK_SOCK_DIAG. The types of rtnetlink and netlink-packet-route, which encode some requests, don't leave this
+//! crate. [`Request::from_payload`] makes a change for which there is no function.
 //!
 //! A function that talks to the kernel fails if the kernel refuses the request. Its section "Errors" names only other
 //! reasons.
+
+// One socket (`socket`) with one way to ask and to list (`exchange`) and one reader of attributes (`wire`) serve all
+// families of netlink.
 
 #![warn(missing_docs)]
 

@@ -49,6 +49,40 @@ impl Mode {
 }
 
 impl Request {
+    /// Returns a change of NETLINK_ROUTE for which this crate has no function. `what` says what it does, for messages.
+    ///
+    /// `kind` is one of `RTM_NEW…`, `RTM_DEL…` and `RTM_SET…`, and `flags` are `NLM_F_CREATE`, `NLM_F_EXCL` and the like.
+    /// `payload` is what follows `struct nlmsghdr`: the header of the family and the attributes, in the order of bytes of
+    /// this machine. A question (`RTM_GET…`) is refused with EINVAL when it is carried out.
+    ///
+    /// ```no_run
+    /// use cnimble_netlink::{Netlink, Request};
+    ///
+    /// const RTM_SETLINK: u16 = 19;
+    /// const IFLA_TXQLEN: u16 = 13;
+    ///
+    /// let mut netlink = Netlink::open()?;
+    /// let index = netlink.link("lo")?.index;
+    /// // ip link set lo txqueuelen 500: struct ifinfomsg, and an attribute of 8 bytes.
+    /// let mut payload = vec![0; 16];
+    /// payload[4..8].copy_from_slice(&index.to_ne_bytes());
+    /// payload.extend(8_u16.to_ne_bytes());
+    /// payload.extend(IFLA_TXQLEN.to_ne_bytes());
+    /// payload.extend(500_u32.to_ne_bytes());
+    /// netlink.execute(Request::from_payload("set the queue of lo", RTM_SETLINK, 0, &payload))?;
+    /// # Ok::<(), cnimble_netlink::Error>(())
+    /// ```
+    pub fn from_payload(what: impl Into<String>, kind: u16, flags: u16, payload: &[u8]) -> Self {
+        // The two lowest bits of a kind of NETLINK_ROUTE are 0 for NEW, 1 for DEL, 2 for GET and 3 for SET.
+        const GET: u16 = 2;
+        let what = what.into();
+        if kind & 3 == GET {
+            return Request::invalid(what, "a request that changes nothing");
+        }
+        let flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        Request { bytes: Ok(wire::message(kind, flags, payload, |_| {})), what, makes: None, master: None }
+    }
+
     pub(super) fn new(what: String, mode: Mode, message: RouteNetlinkMessage) -> Self {
         Request { bytes: Ok(encode(message, mode.flags())), what, makes: None, master: None }
     }

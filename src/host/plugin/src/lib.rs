@@ -3,8 +3,71 @@
 //! refuse the plugin's own namespace (unless `CNI_NETNS_OVERRIDE` is set), and DEL goes on without one. It runs the
 //! verb and prints the result or the error. It rolls back all changes when ADD fails, panics or is terminated.
 //!
-//! Read `entry` first, which takes a process from its start to its exit, then `call` with the parameters of a verb,
-//! `interface`, [`delegate`] (IPAM) and `undo`. `wanted` is the state that CHECK verifies and the doctor restores.
+//! A verb has its parameters in a [`Call`]. ADD pushes on [`Call::undo`] how each change is taken back. [`delegate`] runs
+//! an IPAM plugin, [`saved`] keeps values for DEL, and `testing` (a feature) tries the plugin against the kernel. [`cni`]
+//! and [`netlink`] are the crates whose types are in signatures.
+//!
+//! This chained plugin adds an address to `lo` of the pod:
+//!
+//! ```no_run
+//! use cnimble_plugin::cni::{CniResult, Code, Error, IpNetwork, cidr};
+//! use cnimble_plugin::netlink::{Errno, NetNs, Netlink, Request, addr};
+//! use cnimble_plugin::{Call, Plugin, Role};
+//!
+//! struct Service;
+//!
+//! impl Plugin for Service {
+//!     fn name(&self) -> &'static str {
+//!         "service"
+//!     }
+//!
+//!     fn role(&self) -> Role {
+//!         Role::Chained
+//!     }
+//!
+//!     fn read_config(&self, call: &Call) -> Result<(), Error> {
+//!         address(call).map(drop)
+//!     }
+//!
+//!     fn add(&self, call: &Call) -> Result<CniResult, Error> {
+//!         let (address, netns, result) = (address(call)?, call.open_netns()?, call.previous()?);
+//!         call.step("add the address", || change(&netns, address, addr::add))?;
+//!         call.undo.push("remove the address", move || Ok(change(&netns, address, addr::del)?));
+//!         Ok(result.clone())
+//!     }
+//!
+//!     fn del(&self, call: &Call) -> Result<(), Error> {
+//!         // A pod that is gone has taken its address along.
+//!         let Some(netns) = call.find_netns()? else { return Ok(()) };
+//!         match change(&netns, address(call)?, addr::del) {
+//!             Err(err) if !err.is(Errno::EADDRNOTAVAIL) => Err(err.into()),
+//!             _ => Ok(()),
+//!         }
+//!     }
+//! }
+//!
+//! fn address(call: &Call) -> Result<IpNetwork, Error> {
+//!     let text = call.config.document()["address"].as_str().unwrap_or_default();
+//!     cidr::parse_cidr(text).ok_or_else(|| Error::new(Code::INVALID_CONFIG, "address: no CIDR"))
+//! }
+//!
+//! fn change(
+//!     netns: &NetNs,
+//!     address: IpNetwork,
+//!     request: fn(u32, &str, IpNetwork) -> Request,
+//! ) -> Result<(), cnimble_plugin::netlink::Error> {
+//!     let mut netlink = Netlink::open_in(netns)?;
+//!     let lo = netlink.link("lo")?.index;
+//!     netlink.execute(request(lo, "lo", address))
+//! }
+//!
+//! fn main() {
+//!     std::process::exit(cnimble_plugin::main(&[&Service], std::env::args_os()));
+//! }
+//! ```
+
+// Read `entry` first, which takes a process from its start to its exit, then `call` with the parameters of a verb,
+// `interface`, `delegate` (IPAM) and `undo`. `wanted` is the state that CHECK verifies and the doctor restores.
 
 #![warn(missing_docs)]
 

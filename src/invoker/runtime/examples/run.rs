@@ -33,8 +33,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
 
     let netns = NetNs::create()?;
     let container = format!("run-{}", std::process::id());
-    let attach =
-        Attach::new(container.as_str(), netns.path().display().to_string(), "eth0").arg("IgnoreUnknown", "1");
+    let attach = Attach::new(container.as_str(), netns.path(), "eth0").arg("IgnoreUnknown", "1");
     // A failed ADD has been undone when it returns.
     let added = invoker.add(&network, &attach).await?;
     for ip in &added.result.ips {

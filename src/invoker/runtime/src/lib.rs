@@ -12,12 +12,11 @@
 //!
 //! Nothing but the cache is written. [`Invoker::with_locks`] adds locks between processes, in a directory of files.
 //!
-//! ADD, CHECK and DEL of a chain are in `chain`, and GC and STATUS in `gc`. `exec` runs one plugin once.
-//!
 //! Here a shell script is the plugin, so that the example runs anywhere:
 //!
 //! ```
 //! use std::os::unix::fs::PermissionsExt;
+//! use cnimble_runtime::cni::serde_json::json;
 //! use cnimble_runtime::{Attach, ConfDir, Invoker};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
@@ -38,7 +37,7 @@
 //! let invoker = Invoker::new([dir]).with_cache_dir(dir.join("cache"));
 //! let attach = Attach::new("c0ffee", "/run/netns/blue", "eth0")
 //!     .arg("IgnoreUnknown", "1")
-//!     .capability("portMappings", serde_json::json!([{"hostPort": 8080, "containerPort": 80}]));
+//!     .capability("portMappings", json!([{"hostPort": 8080, "containerPort": 80}]));
 //!
 //! let runtime = tokio::runtime::Runtime::new()?;
 //! runtime.block_on(async {
@@ -57,6 +56,8 @@
 //! # Ok(())
 //! # }
 //! ```
+
+// ADD, CHECK and DEL of a chain are in `chain`, and GC and STATUS in `gc`. `exec` runs one plugin once.
 
 #![warn(missing_docs)]
 
@@ -132,11 +133,12 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Describes an attachment without arguments.
-    pub fn new(container_id: impl Into<String>, netns: impl Into<String>, ifname: impl Into<String>) -> Self {
+    /// Describes an attachment without arguments. `netns` is a path of UTF-8, because the cache is JSON. Other bytes of
+    /// it are replaced, so that no plugin finds the namespace.
+    pub fn new(container_id: impl Into<String>, netns: impl AsRef<Path>, ifname: impl Into<String>) -> Self {
         Attach {
             container_id: container_id.into(),
-            netns: netns.into(),
+            netns: netns.as_ref().to_string_lossy().into_owned(),
             ifname: ifname.into(),
             ..Attach::default()
         }
@@ -149,7 +151,8 @@ impl Attach {
         self
     }
 
-    /// Adds a capability argument, or replaces it.
+    /// Adds a capability argument, or replaces it. `cnimble_runtime::cni::serde_json` makes values, so a caller needs no
+    /// crate of its own for them.
     #[must_use]
     pub fn capability(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.capability_args.insert(name.into(), value.into());

@@ -16,6 +16,7 @@ mod netns;
 mod next_hop;
 mod nft;
 mod port;
+mod request;
 mod route;
 mod rule;
 mod sysfs;

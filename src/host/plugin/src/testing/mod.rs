@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! use cnimble_plugin::testing::Trial;
-//! use serde_json::json;
+//! use cnimble_plugin::cni::serde_json::json;
 //!
 //! // In a test of a package: env!("CARGO_BIN_EXE_anycast").
 //! let trial = Trial::chained("target/debug/anycast", json!({"address": "192.0.2.80/32"}));

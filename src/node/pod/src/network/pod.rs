@@ -95,7 +95,7 @@ impl PodNetwork {
 
     /// Returns the call's arguments. The invoker passes to each plugin only the capability arguments that it declares.
     pub(super) fn attach(&self, ifname: &str, pod_cidrs: &[IpNetwork]) -> Attach {
-        let mut attach = Attach::new(&self.sandbox_id, self.netns.to_string_lossy(), ifname)
+        let mut attach = Attach::new(&self.sandbox_id, &self.netns, ifname)
             .arg("IgnoreUnknown", "1")
             .arg("K8S_POD_NAMESPACE", &self.pod.namespace)
             .arg("K8S_POD_NAME", &self.pod.name)
