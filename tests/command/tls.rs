@@ -147,5 +147,26 @@ fn a_client_certificate_is_shown_to_a_server_that_wants_one() {
         is_followed(with(user), &server).await;
         let data = json!({"client-certificate-data": base64(&node.certificate), "client-key-data": base64(&node.key)});
         is_followed(with(data), &server).await;
+
+        // A key of another certificate is reported at once, with both files or keys of the kubeconfig.
+        let (certificate, key) = (&node.certificate, &stranger.key);
+        let kubeconfig = dir.path().join("kubeconfig");
+        let of_key = |name: &str| format!("{name} of {}", kubeconfig.display());
+        for (user, key, certificate) in [
+            (
+                json!({"client-certificate": certificate, "client-key": key}),
+                key.display().to_string(),
+                certificate.display().to_string(),
+            ),
+            (
+                json!({"client-certificate-data": base64(certificate), "client-key-data": base64(key)}),
+                of_key("client-key-data"),
+                of_key("client-certificate-data"),
+            ),
+        ] {
+            let err = PodConfig::start(with(user)).err().unwrap().to_string();
+            let why = format!("the key in {key} does not belong to the certificate in {certificate}");
+            assert_eq!(err, format!("the client's certificate: {why}"));
+        }
     });
 }

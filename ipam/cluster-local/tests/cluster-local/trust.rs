@@ -43,11 +43,25 @@ fn without_trust_etcd_is_refused_in_a_sentence_and_adds_go_on_from_the_nodes_blo
     let expired = authority.issue_for("IP:127.0.0.1", -1);
     let unknown = stranger.issue("IP:127.0.0.1");
     let of = |client: &Identity| format!("refuses {} (ipam.etcd.certificate)", client.certificate.display());
+    let mixed = Identity { key: expired.key.clone(), ..client.clone() };
+    let of_both = format!(
+        "the key in {} (ipam.etcd.key) does not belong to the certificate in {} (ipam.etcd.certificate)",
+        mixed.key.display(),
+        mixed.certificate.display()
+    );
+    let no_key = Identity { key: client.certificate.clone(), ..client.clone() };
+    let of_key = format!("{} (ipam.etcd.key): there is no private key in it", no_key.key.display());
+    let no_chain = Identity { certificate: client.key.clone(), ..client.clone() };
+    let of_chain =
+        format!("{} (ipam.etcd.certificate): there is no certificate", no_chain.certificate.display());
     let wrong_ca = format!("isn't by the authority in {}", stranger.certificate().display());
     for (n, (ca, client, text)) in [
         (&stranger, Some(&client), wrong_ca),
         (&authority, Some(&expired), of(&expired)),
         (&authority, Some(&unknown), of(&unknown)),
+        (&authority, Some(&mixed), of_both),
+        (&authority, Some(&no_key), of_key),
+        (&authority, Some(&no_chain), of_chain),
         (&authority, None, "wants a client's certificate".to_owned()),
     ]
     .into_iter()

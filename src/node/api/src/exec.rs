@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::Secret;
+use crate::{ClientIdentity, Secret};
 
 /// How long the program may take. It may have to ask another server.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,8 +45,7 @@ struct Variable {
 #[derive(Default, PartialEq)]
 pub(super) struct Credential {
     pub(super) token: Option<Secret>,
-    /// A certificate chain and a key in PEM.
-    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+    pub(super) client: Option<ClientIdentity>,
     /// The expiry in seconds since 1970. `None` means that it is valid until the server refuses it.
     expires: Option<i64>,
 }
@@ -137,7 +136,12 @@ impl Program {
         let status = answer.status.ok_or("its answer has no status")?;
         let key = status.client_key_data.filter(|key| !key.expose().is_empty());
         let client = match (status.client_certificate_data.filter(|text| !text.is_empty()), key) {
-            (Some(chain), Some(key)) => Some((chain.into_bytes(), key.expose().as_bytes().to_vec())),
+            (Some(chain), Some(key)) => Some(ClientIdentity {
+                chain: chain.into_bytes(),
+                key: key.expose().as_bytes().to_vec(),
+                chain_source: format!("clientCertificateData of {}", self.command.display()),
+                key_source: format!("clientKeyData of {}", self.command.display()),
+            }),
             (None, None) => None,
             _ => return Err("a client certificate and its key need each other"),
         };
@@ -168,7 +172,8 @@ mod tests {
         let good = answer(json!({"token": "t", "expirationTimestamp": "2000-01-01T00:00:00Z"})).unwrap();
         assert!(good.token == Some(Secret::new("t")) && !good.is_fresh());
         let good = answer(json!({"clientCertificateData": "c", "clientKeyData": "k"})).unwrap();
-        assert!(good.client == Some((b"c".to_vec(), b"k".to_vec())) && good.is_fresh());
+        assert!(good.client.as_ref().is_some_and(|client| client.chain == b"c" && client.key == b"k"));
+        assert!(good.is_fresh());
         for bad in [json!({}), json!(null), json!({"clientKeyData": "geheim"}), json!({"token": ["geheim"]})]
         {
             let err = answer(bad).err().unwrap();

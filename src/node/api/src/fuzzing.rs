@@ -16,7 +16,7 @@ pub fn kubeconfig(bytes: &[u8]) {
 /// All files that the kubeconfig names have the same content.
 fn with_files(bytes: &[u8], file: &[u8]) {
     let read = |_: &Path| Ok(file.to_vec());
-    let Ok(access) = understood(bytes, Path::new("/kube"), &read) else { return };
+    let Ok(access) = understood(bytes, Path::new("/kube/config"), &read) else { return };
     assert!(matches!(access.server.scheme_str(), Some("http" | "https")) && access.server.host().is_some());
     assert!(!access.tls.insecure || access.tls.authorities.is_none());
     if let Credentials::TokenFile(path) = &access.credentials {

@@ -14,11 +14,12 @@ use hyper_util::rt::TokioExecutor;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::time::timeout;
 
-use crate::{HttpError, StartError, tame};
+use crate::{ClientIdentity, HttpError, StartError, tame};
 
 /// The time limit for a connection, for the beginning of an answer, and for reading a limited answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -38,8 +39,8 @@ pub struct Tls {
     pub insecure: bool,
     /// The name to expect in the server's certificate instead of the URL's.
     pub server_name: Option<String>,
-    /// A certificate chain and a key in PEM.
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
+    /// The client's certificate and key.
+    pub client: Option<ClientIdentity>,
 }
 
 /// An HTTP client with reused connections.
@@ -63,7 +64,7 @@ impl Client {
             .with_safe_default_protocol_versions()
             .map_err(|err| tls_error("TLS")(err.to_string()))?;
         let config = if tls.insecure {
-            config.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+            config.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&provider))))
         } else if let Some(pem) = &tls.authorities {
             config.with_root_certificates(authorities(pem)?)
         } else if url.scheme_str() == Some("https") {
@@ -75,11 +76,10 @@ impl Client {
         };
         let config = match &tls.client {
             None => config.with_no_client_auth(),
-            Some((chain, key)) => {
-                let wrong = tls_error("the client's certificate and key");
-                let chain = certificates(chain).map_err(&wrong)?;
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|err| wrong(err.to_string()))?;
-                config.with_client_auth_cert(chain, key).map_err(|err| wrong(err.to_string()))?
+            Some(client) => {
+                let client =
+                    client.certified_key(&provider).map_err(tls_error("the client's certificate"))?;
+                config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(client)))
             }
         };
         let mut tcp = HttpConnector::new();
@@ -217,7 +217,7 @@ pub async fn refused(response: Response<Incoming>) -> HttpError {
 }
 
 /// Parses certificates in PEM. Fails without any.
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.map_err(|err| err.to_string())?;
     if all.is_empty() { Err("there is no certificate in it".to_owned()) } else { Ok(all) }

@@ -14,7 +14,7 @@ use cnimble_os::files::{self as files, Links};
 
 use crate::exec::Program;
 use crate::http::{Tls, parse_url};
-use crate::{Secret, StartError};
+use crate::{ClientIdentity, Secret, StartError};
 
 /// The largest file in bytes.
 const MAX_SIZE: usize = 10 << 20;
@@ -130,17 +130,17 @@ fn account_error(reason: String) -> StartError {
 }
 
 fn access(path: &Path) -> Result<Access, String> {
-    // File names in a kubeconfig are relative to its directory.
-    let dir = path.parent().unwrap_or(Path::new("."));
-    understood(&limited(path)?, dir, &limited)
+    understood(&limited(path)?, path, &limited)
 }
 
-/// Reads a kubeconfig from its bytes. `file` reads the files that it names, which are relative to `dir`.
+/// Reads the kubeconfig `path` from its bytes. `file` reads the files that it names, which are relative to its
+/// directory.
 pub(super) fn understood(
     bytes: &[u8],
-    dir: &Path,
+    path: &Path,
     file: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
 ) -> Result<Access, String> {
+    let dir = path.parent().unwrap_or(Path::new("."));
     let value = yaml::document(bytes)?;
     let config: Config = typed(&value, "")?;
     let name = config.current_context.filter(|name| !name.is_empty()).ok_or("it has no current-context")?;
@@ -181,7 +181,17 @@ pub(super) fn understood(
     let key_data = user.client_key_data.as_ref().map(Secret::expose);
     let key = read_pem("client-key", key_data, user.client_key.as_deref(), dir, file)?;
     let client = match (chain, key) {
-        (Some(chain), Some(key)) => Some((chain, key)),
+        (Some(chain), Some(key)) => Some(ClientIdentity {
+            chain,
+            key,
+            chain_source: pem_source(
+                "client-certificate",
+                chain_data,
+                user.client_certificate.as_deref(),
+                path,
+            ),
+            key_source: pem_source("client-key", key_data, user.client_key.as_deref(), path),
+        }),
         (None, None) => None,
         _ => return Err(format!("{whose}a client certificate and its key need each other")),
     };
@@ -210,6 +220,14 @@ fn read_pem(
             file(&dir.join(path)).map(Some).map_err(|err| format!("{what}: {err}"))
         }
         _ => Ok(None),
+    }
+}
+
+/// Returns where [`read_pem`] has found a certificate or a key, for messages: the file, or the key of the kubeconfig.
+fn pem_source(what: &str, data: Option<&str>, path: Option<&Path>, kubeconfig: &Path) -> String {
+    match (data.unwrap_or_default(), path) {
+        ("", Some(path)) => kubeconfig.parent().unwrap_or(Path::new(".")).join(path).display().to_string(),
+        _ => format!("{what}-data of {}", kubeconfig.display()),
     }
 }
 
@@ -299,7 +317,7 @@ mod tests {
         )
         .unwrap();
         assert!(access.tls.insecure);
-        assert_eq!(access.tls.client, Some((b"c".to_vec(), b"k".to_vec())));
+        assert!(access.tls.client.is_some_and(|client| client.chain == b"c" && client.key == b"k"));
         assert_eq!(access.credentials, Credentials::Basic(Secret::new("bWU6cHc=")));
         let file = config("server: 'http://k'", "token: old, tokenFile: token").unwrap().credentials;
         assert!(matches!(file, Credentials::TokenFile(path) if path.ends_with("token")));

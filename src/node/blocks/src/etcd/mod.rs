@@ -16,6 +16,7 @@ use etcd_client::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use cnimble_api::ClientIdentity;
 use cnimble_cni::{Code, Error};
 use cnimble_leases::cluster::config::{self, Cluster};
 use cnimble_os::files::{self, Links};
@@ -246,7 +247,15 @@ fn options(etcd: &config::Etcd, url: &str) -> Result<ConnectOptions> {
         tls = tls.ca_certificate(Certificate::from_pem(read_pem(ca)?));
     }
     if let Some((certificate, key)) = &etcd.identity {
-        tls = tls.identity(Identity::from_pem(read_pem(certificate)?, read_pem(key)?));
+        let client = ClientIdentity {
+            chain: read_pem(certificate)?,
+            key: read_pem(key)?,
+            chain_source: format!("{} (ipam.etcd.certificate)", certificate.display()),
+            key_source: format!("{} (ipam.etcd.key)", key.display()),
+        };
+        // The client's own error would name neither file. Another try may find both files replaced.
+        client.check().map_err(|why| Error::new(Code::TRY_AGAIN_LATER, why))?;
+        tls = tls.identity(Identity::from_pem(client.chain, client.key));
     }
     Ok(options.with_tls(tls))
 }
