@@ -120,6 +120,23 @@ fn what_breaks_is_repaired() {
     run.stop();
 }
 
+/// Nothing else is lost with the packet rules, so the pods keep sandboxes and addresses.
+#[test]
+fn a_flush_of_the_packet_rules_costs_no_pod_its_address() {
+    need!("ip", "nft", "ping", "nsenter");
+    let cluster = Cluster::new(&bridge("10.7.0.0/24"));
+    cluster.put_all((0..3).map(|number| format!("web-{number}")));
+    let run = cluster.start("--check-interval 1");
+    let before = run.wait_for(3);
+    assert_eq!(cluster.masqueraded(), 3);
+    cluster.node.sh("nft flush ruleset");
+    let whole = || cluster.masqueraded() == 3;
+    assert!(wait_until(PATIENCE, whole), "{:#}\n{}", run.status(), cluster.log());
+    assert_eq!(run.wait_for(3), before, "{}", cluster.log());
+    cluster.assert_whole(&before);
+    run.stop();
+}
+
 /// Each namespace has a process, as with other runtimes.
 #[test]
 fn a_pod_whose_process_dies_is_repaired() {

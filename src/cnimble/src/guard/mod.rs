@@ -186,7 +186,7 @@ impl Guard {
     /// Fails if the node can't be examined. A failed repair is logged, and part of the outcome.
     async fn repair_losses(&mut self, doctor: &Doctor<'_>, cause: &str) -> Result<RoundOutcome, Error> {
         let begun = Instant::now();
-        let mut lost = doctor.lost().await?;
+        let mut lost = doctor.lost(None).await?;
         lost.retain(|finding| !self.fights.is_paused(&Object::from_finding(finding), begun));
         let outcomes = doctor.repair(&lost, Reach::Host).await;
         let (mut repaired, mut failed) = (Vec::new(), BTreeSet::new());
@@ -262,7 +262,7 @@ fn left_alone_text(finding: &Finding) -> String {
 }
 
 /// Returns the repaired parts, each with its number.
-fn summary(repaired: &[&Finding]) -> String {
+pub(super) fn summary(repaired: &[&Finding]) -> String {
     let mut parts: BTreeMap<&str, usize> = BTreeMap::new();
     repaired.iter().for_each(|finding| *parts.entry(&finding.what).or_default() += 1);
     let parts: Vec<String> = parts.into_iter().map(|(what, number)| format!("{what} ({number})")).collect();

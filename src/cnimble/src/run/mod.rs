@@ -6,6 +6,7 @@ mod kubelet;
 pub(super) mod metrics;
 pub(super) mod notify;
 pub(super) mod progress;
+mod repair;
 pub(super) mod serve;
 pub(super) mod sources;
 mod status;
@@ -69,7 +70,8 @@ pub(super) async fn run(session: &Session, given: &Run) -> Result<(), Report> {
     let config = Arc::new(config);
 
     let options = options(given, &metrics, writing.clone());
-    let (looping, handle) = SyncLoop::new(SandboxWork::new(sandboxes), options);
+    let repair = repair::repair(session, &sandboxes);
+    let (looping, handle) = SyncLoop::new(SandboxWork::new(sandboxes, repair), options);
     let board = looping.board();
     let status =
         Status { board: board.clone(), network: network.clone(), conditions: config.conditions(), metrics };

@@ -273,8 +273,10 @@ impl Doctor<'_> {
     /// Returns what living pods lack on the host: what [`Doctor::repair`] can restore, and what it leaves alone (in
     /// doubt) because nothing proves which object is the pod's. It reads no complete list in a pod, whose length is the
     /// pod's choice.
-    pub async fn lost(&self) -> Result<Vec<Finding>, Error> {
-        let attached = JudgedEntry::attached(&self.evidence)?;
+    ///
+    /// With a container's ID it looks at that container only.
+    pub async fn lost(&self, container_id: Option<&str>) -> Result<Vec<Finding>, Error> {
+        let attached = JudgedEntry::attached(&self.evidence, container_id)?;
         let mut findings = attachments::compare(self, &attached, Reach::Host).await.findings;
         findings.retain(|of| matches!(of.action, FindingRepair::Attachment(_)));
         Ok(findings)

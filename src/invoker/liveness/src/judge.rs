@@ -85,15 +85,17 @@ pub(super) fn read_node(evidence: &Evidence, traces: &[Trace]) -> Result<Node, E
 }
 
 /// Returns the entries of the judged caches whose namespace has their interface. An entry that can't be checked is left
-/// out. The result is not enough to remove anything.
-pub(super) fn attached(evidence: &Evidence) -> Result<Vec<JudgedEntry>, Error> {
+/// out. With a container's ID only its entries count. The result is not enough to remove anything.
+pub(super) fn attached(evidence: &Evidence, container_id: Option<&str>) -> Result<Vec<JudgedEntry>, Error> {
     let mut host = Netlink::open()?;
     let mut attached = Vec::new();
     for cache in evidence.judged() {
         let mut unread = Vec::new();
         let entries = cache_entries::read(cache, true, &mut unread)?;
         unread.iter().for_each(|why| log::warn!("{why}; its attachment is left alone"));
-        for known in entries {
+        let is_wanted =
+            |known: &JudgedEntry| container_id.is_none_or(|wanted| known.entry.container_id == wanted);
+        for known in entries.into_iter().filter(is_wanted) {
             let ns = known.entry.namespace().map(namespaces::namespace);
             if let Some(Ok(Some(ns))) = ns
                 && matches!(inside::doubt(&known.entry, &ns, &mut host), Ok(None))

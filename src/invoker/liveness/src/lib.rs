@@ -131,12 +131,13 @@ impl Node {
 
 impl JudgedEntry {
     /// Returns the entries of the judged caches whose namespace exists and has their interface. Unlike [`Node::look`]
-    /// it reads no other namespace. An entry that can't be checked is left out.
+    /// it reads no other namespace. An entry that can't be checked is left out. With a container's ID it returns only
+    /// entries of that container.
     ///
     /// # Errors
     /// Fails if a judged cache can't be read.
-    pub fn attached(evidence: &Evidence) -> Result<Vec<Self>, Error> {
-        judge::attached(evidence)
+    pub fn attached(evidence: &Evidence, container_id: Option<&str>) -> Result<Vec<Self>, Error> {
+        judge::attached(evidence, container_id)
     }
 }
 

@@ -12,6 +12,7 @@
 mod backoff;
 mod entry;
 mod housekeeping;
+mod repair;
 mod report;
 mod sandbox_work;
 mod sync_loop;
@@ -29,6 +30,7 @@ use tokio::sync::mpsc;
 use super::PodId;
 use super::sandbox::SandboxConfig;
 
+pub use repair::Repair;
 pub use report::{Board, Overall, Phase, PodReport};
 pub use sandbox_work::SandboxWork;
 pub use sync_loop::{Ended, SyncLoop};

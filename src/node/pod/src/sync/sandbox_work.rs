@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cnimble_runtime::Error;
 
+use super::repair::Repair;
 use super::work::{Cause, Condition, Up, Work};
 use crate::PodId;
 use crate::network::NetworkError;
@@ -19,6 +20,7 @@ const STRIKES: u32 = 3;
 #[derive(Debug)]
 pub struct SandboxWork {
     sandboxes: Sandboxes,
+    repair: Repair,
     known: Arc<Mutex<BTreeMap<PodId, Arc<WatchedSandbox>>>>,
     /// The unreadable records that have been logged.
     unreadable: Mutex<BTreeSet<String>>,
@@ -34,8 +36,9 @@ struct WatchedSandbox {
 }
 
 impl SandboxWork {
-    pub fn new(sandboxes: Sandboxes) -> Self {
-        SandboxWork { sandboxes, known: Arc::default(), unreadable: Mutex::default() }
+    /// Returns the work on these sandboxes. `repair` runs before a failed CHECK counts.
+    pub fn new(sandboxes: Sandboxes, repair: Repair) -> Self {
+        SandboxWork { sandboxes, repair, known: Arc::default(), unreadable: Mutex::default() }
     }
 
     /// Stops a sandbox, unless the pod has another one by now.
@@ -69,12 +72,24 @@ impl SandboxWork {
     /// is stopped, so that the pod gets a new one. That needs a usable network.
     async fn check(&self, pod: &PodId, strikes: u32) -> Result<(), Condition> {
         let Some(known) = lock(&self.known).get(pod).cloned() else { return Ok(()) };
-        let Err(err) = self.sandboxes.check(&known.sandbox.id).await else { return Ok(()) };
+        let Err(err) = self.check_and_repair(pod, &known.sandbox.id).await else { return Ok(()) };
         if strikes + 1 < STRIKES || !is_refusal(&err) || self.sandboxes.network().ready().is_err() {
             return Err(condition(CHECK_FAILED, &err));
         }
         log::warn!("pod {pod} gets a new sandbox: {err}");
         self.discard(pod, &known.sandbox.id).await
+    }
+
+    /// Runs CHECK. If plugins report a failure, puts back what the host has lost of the sandbox, and runs CHECK again.
+    /// So a flush of the packet rules costs the pod neither its sandbox nor its address.
+    async fn check_and_repair(&self, pod: &PodId, sandbox: &str) -> Result<(), SandboxError> {
+        let outcome = self.sandboxes.check(sandbox).await;
+        if !outcome.as_ref().is_err_and(is_refusal) {
+            return outcome;
+        }
+        let Some(parts) = self.repair.put_back(sandbox).await else { return outcome };
+        log::info!("pod {pod}: put back what the host had lost: {parts}");
+        self.sandboxes.check(sandbox).await
     }
 }
 
