@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use serde_json::{Value, json};
 
 use cnimble_tests::http::ApiServer;
-use cnimble_tests::{LIMIT, PATIENCE, need, run_limited, wait_until};
+use cnimble_tests::{LIMIT, Ns, PATIENCE, need, run_limited, wait_until};
 
 use super::members::{Member, Site, object};
 
@@ -22,7 +22,7 @@ const TEMPLATE: &str = r#"{
 
 impl Member {
     /// Waits until the network's file contains the word, and returns the file.
-    fn file_with(&self, word: &str) -> Value {
+    pub(super) fn file_with(&self, word: &str) -> Value {
         let text = || std::fs::read_to_string(self.conflist()).unwrap_or_default();
         assert!(wait_until(PATIENCE, || text().contains(word)), "{word}: {}\n{}", text(), self.log());
         serde_json::from_str(&text()).unwrap()
@@ -134,30 +134,82 @@ fn once_writes_what_is_missing_then_nothing_and_tells_by_its_status() {
 }
 
 #[test]
-fn another_pod_cidr_waits_for_the_last_lease() {
+fn with_a_template_another_pod_cidr_waits_for_the_last_lease() {
     need!("ip", "nft");
     let mut site = Site::with(2, "--resync 1");
+    let dir = site.members[0].host.dir().to_owned();
+    let template = dir.join("template");
+    let text = json!({"cniVersion": "1.0.0", "name": "cnimble", "plugins": [{"type": "bridge", "bridge": "br9",
+        "isGateway": true, "ipam": {"type": "host-local", "dataDir": site.members[0].host.data_dir(),
+        "ranges": "RANGES", "routes": [{"dst": "0.0.0.0/0"}]}}]});
+    let ranges = r#"[{{range $i, $r := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$r}}"}]{{end}}]"#;
+    std::fs::write(&template, text.to_string().replace("\"RANGES\"", ranges)).unwrap();
     site.settled();
-    site.add_pods();
-    let mut moved = object(1);
-    moved["spec"]["podCIDRs"] = json!(["10.1.11.0/24", "fd00:1:11::/64"]);
-    site.api.put(moved);
+    site.members[0].agent = None;
+    site.members[0].start(&format!("--resync 1 --template {}", template.display()));
+    let templated = || std::fs::read_to_string(site.members[0].conflist()).unwrap().contains("br9");
+    assert!(wait_until(PATIENCE, templated), "{}", site.members[0].log());
+    site.members[0].add_pod();
+    site.api.put(moved(1));
     site.members[0].says("is still leased");
     let looks = || site.members[0].metric("looks_total").unwrap();
     let before = looks();
     assert!(wait_until(PATIENCE, || looks() > before + 2));
     site.members[0].file_with("10.1.1.0/24");
-    // Pods of both networks live. Their order of removal doesn't matter.
     site.members[0].del_pod();
-    let file = site.members[0].file_with("10.1.11.0/24");
+    site.members[0].file_with("10.1.11.0/24");
+}
+
+/// Returns the first node with other podCIDRs.
+fn moved(number: usize) -> Value {
+    let mut moved = object(number);
+    moved["spec"]["podCIDRs"] = json!(["10.1.11.0/24", "fd00:1:11::/64"]);
+    moved
+}
+
+/// Pods come and go all the time, so a change that waits for the last one would wait forever.
+#[test]
+fn new_pods_get_another_pod_cidr_beside_old_ones_and_another_node_gets_the_old_one_after_the_last() {
+    need!("ip", "nft", "ping");
+    let mut site = Site::with(2, "--resync 1");
+    site.settled();
+    site.add_pods();
+    site.api.put(moved(1));
+    let first = &mut site.members[0];
+    let file = first.file_with("10.1.11.0/24");
     assert_eq!(file["plugins"][0]["ipam"]["ranges"][1][0]["subnet"], "fd00:1:11::/64");
-    let well = || site.members[0].get("/healthz").is_some_and(|(_, text)| text == "ok\n");
-    assert!(wait_until(PATIENCE, well), "{}", site.members[0].log());
-    site.members[0].add_pod();
-    assert!(site.members[0].ips[0].starts_with("10.1.11."), "{:?}", site.members[0].ips);
-    let new = || site.members[1].routes().iter().any(|route| route.starts_with("10.1.11.0/24 via 192.0.2.1"));
-    assert!(wait_until(PATIENCE, new), "{:?}", site.members[1].routes());
-    site.all_reach_all();
+    first.says("are still leased");
+    let (old, old_ips) = (std::mem::replace(&mut first.pod, Ns::new()), first.ips.clone());
+    first.add_pod();
+    assert!(
+        first.ips[0].starts_with("10.1.11.") && first.ips[1].starts_with("fd00:1:11:"),
+        "{:?}",
+        first.ips
+    );
+    // The old pod has its gateway, the world beyond it, and the new pod.
+    for to in ["10.1.1.1", "fd00:1:1::1", "192.0.2.254", "2001:db8::fe", &first.ips[0], &first.ips[1]] {
+        assert!(old.pings(to), "{old_ips:?} to {to}: {}", first.host.ip("addr show dev cni0"));
+    }
+    // An agent that starts anew knows the earlier networks.
+    first.agent = None;
+    first.start("--resync 1");
+    let new = std::mem::replace(&mut first.pod, old);
+    first.del_pod();
+    first.pod = new;
+    let gateways = || first.host.addrs("cni0");
+    let is_gone = || !gateways().iter().any(|ip| ip.starts_with("10.1.1.") || ip.starts_with("fd00:1:1:"));
+    assert!(wait_until(PATIENCE, is_gone), "{:?}\n{}", gateways(), first.log());
+    assert!(gateways().contains(&"10.1.11.1/24".to_owned()), "{:?}", gateways());
+    let well = || first.get("/healthz").is_some_and(|(_, text)| text == "ok\n");
+    assert!(wait_until(PATIENCE, well), "{:?}", first.get("/healthz"));
+    // The node that gets the old podCIDRs is as good as any other.
+    let mut next = object(2);
+    next["spec"]["podCIDRs"] = json!(["10.1.1.0/24", "fd00:1:1::/64"]);
+    site.api.put(next);
+    for wanted in ["10.1.1.0/24 via 192.0.2.2 ", "fd00:1:1::/64 via 2001:db8::2 "] {
+        let has = || first.routes().iter().any(|route| route.starts_with(wanted));
+        assert!(wait_until(PATIENCE, has), "{wanted}: {:?}\n{}", first.routes(), first.log());
+    }
 }
 
 /// The API server is behind a router, so no route of the node's own link conflicts with its network.

@@ -10,6 +10,7 @@ use cnimble_netlink::link::Filter;
 use cnimble_netlink::nft::Nft;
 
 use crate::conflist::{Conflist, Plugin};
+use crate::earlier::{self, Earlier};
 use crate::masquerade::{self, Masquerade};
 use crate::node::is_host;
 use crate::plan::{Host, Plan, plan};
@@ -90,13 +91,13 @@ impl Agent {
 
     /// Returns the plan without applying it. Fails if the state of the host cannot be read.
     pub fn plan(&mut self, nodes: &Nodes) -> Result<Plan, String> {
-        let host = self.read_host(nodes)?;
+        let (host, _) = self.read_host(nodes)?;
         Ok(plan(nodes, &self.options.node, &host))
     }
 
-    /// Reads the state of the host that the plan depends on.
-    fn read_host(&mut self, nodes: &Nodes) -> Result<Host, String> {
-        let routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
+    /// Reads the state of the host that the plan depends on, and the node's earlier networks.
+    fn read_host(&mut self, nodes: &Nodes) -> Result<(Host, Earlier), String> {
+        let mut routes = self.netlink.routes_by_protocol().map_err(|err| err.to_string())?;
         let addresses = self.netlink.all_addrs().map_err(|err| err.to_string())?;
         let addresses = addresses.iter().map(|address| address.net.ip()).collect();
         let shared = self.options.conflist.shared().to_vec();
@@ -105,14 +106,24 @@ impl Agent {
         } else {
             shared.clone()
         };
-        let mut living = self.options.conflist.ranges();
-        living.retain(|cidr| !now.contains(cidr));
+        let earlier = Earlier::read(&self.options.conflist, &now);
+        if self.has_bridge_of_cidrs() {
+            earlier.ignore_routes(&mut self.netlink, &mut routes).map_err(|err| err.to_string())?;
+        }
         let mut reserved: BTreeMap<IpAddr, &str> =
             self.servers.iter().map(|ip| (*ip, "the API server")).collect();
         reserved.extend(
             self.own_addresses().map_err(|err| err.to_string())?.into_iter().map(|ip| (ip, "this host")),
         );
-        Ok(Host { routes, living, addresses, reserved, shared, bridge: None })
+        // A network in the file may get a pod at any time.
+        let living = earlier.living.iter().chain(&earlier.in_file).copied().collect();
+        Ok((Host { routes, living, addresses, reserved, shared, bridge: None }, earlier))
+    }
+
+    /// Returns whether the pods' bridge has the gateways of podCIDRs in a file without a template.
+    fn has_bridge_of_cidrs(&self) -> bool {
+        let conflist = &self.options.conflist;
+        conflist.plugin == Plugin::Bridge && conflist.takes_new_cidrs_at_once()
     }
 
     /// Returns the addresses by which others reach this host. Addresses of bridges, pairs and tunnels are left out,
@@ -135,14 +146,18 @@ impl Agent {
     /// # Errors
     /// Fails, before any change, if the state of the host cannot be read or the bridge cannot be made.
     pub fn reconcile(&mut self, nodes: &Nodes) -> Result<Report, String> {
-        let mut host = self.read_host(nodes)?;
+        let (mut host, earlier) = self.read_host(nodes)?;
         if !host.shared.is_empty() && self.options.conflist.plugin == Plugin::Bridge {
             // The bridge must exist before the first pod, which needs its routes.
             host.bridge = Some(bridge::ensure(&mut self.netlink).map_err(|err| err.to_string())?);
         }
         let plan = plan(nodes, &self.options.node, &host);
         let mut report = Report { conditions: plan.conditions.clone(), ..Report::default() };
-        let ranges = self.file(nodes, &plan, &host, &mut report);
+        let ranges = self.file(nodes, &plan, &host, &earlier, &mut report);
+        if ranges == plan.own {
+            // This precedes the routes, because the kernel's route to a departed network would be in their way.
+            self.leave_departed(&earlier, &mut report);
+        }
         report.own = if host.shared.is_empty() { ranges.clone() } else { plan.own.clone() };
         let ways = plan.routes.clone().into_iter().chain(plan.local).collect();
         routes::apply(&mut self.netlink, &host.routes, &ways, &mut report);
@@ -159,21 +174,56 @@ impl Agent {
         Ok(report)
     }
 
+    /// Records the earlier networks, and gives the bridge the gateways of `own` beside theirs. Returns the number of
+    /// changes.
+    fn keep_earlier(&mut self, earlier: &Earlier, own: &[IpNetwork]) -> Result<usize, String> {
+        let conflist = &self.options.conflist;
+        let recorded = earlier.record(conflist).map_err(|err| {
+            format!("the record of earlier networks in {} can't be written: {err}", conflist.dir.display())
+        })?;
+        let mut added = false;
+        if self.has_bridge_of_cidrs() && !earlier.living.is_empty() {
+            added = earlier::add_gateways(&mut self.netlink, own).map_err(|err| err.to_string())?;
+        }
+        Ok(usize::from(recorded) + usize::from(added))
+    }
+
+    /// Ends the earlier networks without a living pod: takes their gateways off the bridge, and them out of the record.
+    fn leave_departed(&mut self, earlier: &Earlier, report: &mut Report) {
+        if !self.options.conflist.takes_new_cidrs_at_once() {
+            return;
+        }
+        if self.has_bridge_of_cidrs() {
+            match earlier.remove_gateways(&mut self.netlink) {
+                Ok(removed) => report.writes += usize::from(removed),
+                Err(err) => return report.failures.push(err.to_string()),
+            }
+        }
+        report.count(earlier.forget_departed(&self.options.conflist));
+    }
+
     /// Writes the runtime's file before any node is known. A caller does so only with a shared subnet, on which the
     /// file depends alone.
     pub fn prepare(&mut self) -> Result<Report, String> {
-        let host = self.read_host(&Nodes::new())?;
+        let (host, earlier) = self.read_host(&Nodes::new())?;
         let mut report = Report::default();
-        self.file(&Nodes::new(), &Plan::default(), &host, &mut report);
+        self.file(&Nodes::new(), &Plan::default(), &host, &earlier, &mut report);
         Ok(report)
     }
 
     /// Writes or removes the runtime's file. Returns the networks that are in it afterwards.
-    fn file(&mut self, nodes: &Nodes, plan: &Plan, host: &Host, report: &mut Report) -> Vec<IpNetwork> {
+    fn file(
+        &mut self,
+        nodes: &Nodes,
+        plan: &Plan,
+        host: &Host,
+        earlier: &Earlier,
+        report: &mut Report,
+    ) -> Vec<IpNetwork> {
         let (conflist, node) = (&self.options.conflist, &self.options.node);
         let current = conflist.ranges();
         if !host.shared.is_empty() {
-            return self.write_file(&host.shared, current, host, report);
+            return self.write_file(&host.shared, current, host, earlier, report);
         }
         let Some(known) = nodes.get(node) else {
             if self.options.remove_on_delete {
@@ -194,20 +244,40 @@ impl Agent {
             }
             return current;
         }
-        self.write_file(&plan.own, current, host, report)
+        self.write_file(&plan.own, current, host, earlier, report)
     }
 
-    /// Writes the file, unless a lease is outside of `own`: its pod may live. Returns the networks of the file
-    /// afterwards, which are `current` if it was not written.
+    /// Writes the file. Returns the networks of the file afterwards, which are `current` if it was not written.
+    ///
+    /// If a lease is outside of `own`, its pod may live. Then the bridge gets the gateways of `own` first, and the earlier
+    /// networks are recorded. A file from a template, or with a shared subnet, is not written.
     fn write_file(
         &mut self,
         own: &[IpNetwork],
         current: Vec<IpNetwork>,
         host: &Host,
+        earlier: &Earlier,
         report: &mut Report,
     ) -> Vec<IpNetwork> {
-        let (conflist, node) = (&self.options.conflist, &self.options.node);
-        if !host.living.is_empty() {
+        let (conflist, node) = (self.options.conflist.clone(), self.options.node.clone());
+        if conflist.takes_new_cidrs_at_once() {
+            match self.keep_earlier(earlier, own) {
+                Ok(writes) => report.writes += writes,
+                Err(why) => {
+                    report.failures.push(why);
+                    return current;
+                }
+            }
+            if !earlier.living.is_empty() {
+                let why = format!(
+                    "its podCIDRs have changed to {}, and addresses of {} are still leased: new pods get the new \
+                     podCIDRs, and other nodes have no route to pods of the earlier ones",
+                    words(own),
+                    words(&earlier.living)
+                );
+                report.conditions.push((node.clone(), why));
+            }
+        } else if !host.living.is_empty() {
             match conflist.lease_outside(own) {
                 Ok(None) => {}
                 Ok(Some(ip)) => {
@@ -218,12 +288,12 @@ impl Agent {
                         words(own),
                         words(&host.living)
                     );
-                    report.conditions.push((node.clone(), why));
+                    report.conditions.push((node, why));
                     return current;
                 }
                 Err(why) => {
                     let why = format!("leases can't be read, so the configuration stays as it is: {why}");
-                    report.conditions.push((node.clone(), why));
+                    report.conditions.push((node, why));
                     return current;
                 }
             }

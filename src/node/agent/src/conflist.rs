@@ -73,8 +73,8 @@ impl Conflist {
             None => self.host_local(own),
         };
         let mut main = match self.plugin {
-            // Pods reach others, including those of other nodes in their subnet, through the gateway. A new podCIDR
-            // changes the gateway's address. The file changes only when no pod has the old podCIDR.
+            // Pods reach others, including those of other nodes in their subnet, through the gateway. A new podCIDR has
+            // another gateway. While pods of the old one live, the agent gives the bridge both before it writes this.
             Plugin::Bridge if self.cluster.is_some() => json!({
                 "type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam,
             }),
@@ -135,15 +135,25 @@ impl Conflist {
         subnets.filter_map(|subnet| subnet.parse().ok()).collect()
     }
 
+    /// Returns the leased addresses of this network. There are none without a lease directory.
+    pub(crate) fn leases(&self) -> Result<Vec<IpAddr>, String> {
+        let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
+        match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {
+            Some(dir) => dir.addresses().map_err(|err| err.to_string()),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Returns the address of a lease of this network that is outside of `own`. It returns `None` if there is no such
     /// lease, or no lease directory.
     pub fn lease_outside(&self, own: &[IpNetwork]) -> Result<Option<IpAddr>, String> {
-        let dir = self.data_dir.as_deref().unwrap_or(Path::new("/var/lib/cni/networks"));
-        let leases = match Directory::open(&dir.join(&self.name)).map_err(|err| err.to_string())? {
-            Some(dir) => dir.addresses().map_err(|err| err.to_string())?,
-            None => Vec::new(),
-        };
-        Ok(leases.into_iter().find(|ip| !own.iter().any(|cidr| cidr.contains(*ip))))
+        Ok(self.leases()?.into_iter().find(|ip| !own.iter().any(|cidr| cidr.contains(*ip))))
+    }
+
+    /// Returns whether new pods may get new podCIDRs while pods of earlier ones live. A template may have a bridge whose
+    /// gateway the agent does not know, and a shared subnet is the administrator's to change.
+    pub(crate) fn takes_new_cidrs_at_once(&self) -> bool {
+        self.template.is_none() && self.cluster.is_none()
     }
 
     /// Writes the file atomically if its text differs. Returns whether it was written.
@@ -160,9 +170,11 @@ impl Conflist {
         Ok(true)
     }
 
-    /// Removes the file. Returns whether there was one.
+    /// Removes the file, and the record of earlier networks. Returns whether there was a file.
     pub fn remove(&self) -> Result<bool, String> {
         let path = self.path();
+        let record = crate::earlier::remove_record(self);
+        record.map_err(|err| format!("the record of earlier networks in {}: {err}", self.dir.display()))?;
         let removed = std::fs::remove_file(&path).if_present();
         removed.map(|removed| removed.is_some()).map_err(|err| format!("{}: {err}", path.display()))
     }

@@ -5,6 +5,7 @@
 mod agent;
 mod bridge;
 pub mod conflist;
+mod earlier;
 mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
