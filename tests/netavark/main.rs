@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod create;
+mod input;
 mod killed;
 mod records;
 mod reload;

@@ -24,6 +24,12 @@ pub(super) async fn create(document: Value) -> Result<Value, Failure> {
     if given.get(COPY).is_some() {
         return said(format!("the option {COPY} is the driver's own; name a network with {NETWORK}=NAME"));
     }
+    if network.network_dns_servers.as_ref().is_some_and(|servers| !servers.is_empty()) {
+        return said(
+            "--dns is for netavark's name server, which serves netavark's own bridges only; \
+             give a container its name servers by `podman run --dns`",
+        );
+    }
     match given.get(NETWORK) {
         Some(name) => named::create(&mut document, &network, name).await?,
         None => described::create(&mut document, network).await?,

@@ -11,10 +11,26 @@ use crate::describe::{Container, Description};
 use crate::input::{Call, PortMapping};
 use crate::options::{COPY, DEFAULT_ROUTE, NETWORK, Options, PUBLISH, chosen, is_of_first_network};
 use crate::rootless;
+use crate::wish;
 use crate::{Failure, said};
 
 /// The key of CNI_ARGS with the name of podman's network. It marks the attachments of this driver.
 pub(crate) const MARK: &str = "PODMAN_NETWORK";
+
+/// The key of CNI_ARGS with the container's name. podman 4 passes it, too, and cnimble finds the attachment by it.
+const NAME: &str = "K8S_POD_NAME";
+
+/// The key of CNI_ARGS by which a plugin ignores keys that it does not know.
+const IGNORE: &str = "IgnoreUnknown";
+
+/// The keys of CNI_ARGS that this driver gives, and what the user can say instead.
+const OWN: &[(&str, &str)] = &[
+    (MARK, "the driver gives the network's name"),
+    (NAME, "the driver gives the container's name"),
+    (IGNORE, "the driver gives it"),
+    (wish::IP, "use --ip"),
+    (wish::MAC, "use --mac-address"),
+];
 
 /// Returns whether podman's network is one of the CNI configuration directory.
 pub(crate) fn is_named(call: &Call) -> bool {
@@ -57,9 +73,8 @@ pub(crate) fn attach(netns: &str, call: &Call, network: &NetworkList) -> Result<
         return said(format!("the interface \"{}\": {problem}", wanted.interface_name.escape_debug()));
     }
     let mut attach = Attach::new(call.container_id.as_str(), netns, wanted.interface_name.as_str())
-        .arg("IgnoreUnknown", "1")
-        // podman 4 passes the container's name so, and cnimble finds the attachment by it.
-        .arg("K8S_POD_NAME", call.container_name.as_str())
+        .arg(IGNORE, "1")
+        .arg(NAME, call.container_name.as_str())
         .arg(MARK, call.network.name.as_str());
     if is_named(call) && both_options(call).0.get(DEFAULT_ROUTE).is_some() {
         return said(format!(
@@ -91,8 +106,11 @@ fn pass_on(mut attach: Attach, network: &NetworkList, key: &str, value: &str) ->
         if network.takes(capability) {
             return Ok(attach.capability(capability, value));
         }
-        if value.contains(['=', ';']) {
-            return said(format!("{key}={value}: a value of CNI_ARGS can't contain = or ;"));
+        if key.is_empty() || key.contains(['=', ';']) || value.contains(['=', ';']) {
+            return said(format!("{key}={value}: neither part of a pair of CNI_ARGS can contain = or ;"));
+        }
+        if let Some((_, instead)) = OWN.iter().find(|(own, _)| *own == key) {
+            return said(format!("{key}={value}: this key of CNI_ARGS is taken: {instead}"));
         }
         return Ok(attach.arg(key, value));
     };
@@ -263,6 +281,10 @@ mod tests {
         );
         let refused = pass_on(start(), &list, "dns.servers", "x").unwrap_err().to_string();
         assert!(refused.contains("capability dns"), "{refused}");
-        assert!(pass_on(start(), &list, "TENANT", "a;b=c").is_err());
+        for (key, value) in
+            [("TENANT", "a;b=c"), ("TEN=ANT", "a"), ("", "a"), ("IP", "10.1.2.3"), (MARK, "web")]
+        {
+            assert!(pass_on(start(), &list, key, value).is_err(), "{key}={value}");
+        }
     }
 }

@@ -114,6 +114,12 @@ impl<'a> Description<'a> {
         if network.internal && given.flag(options::PUBLISH)? == Some(true) {
             return said("publish=true: an internal network publishes no ports");
         }
+        if let Some(route) = network.routes().iter().find(|route| !route.leads_to_gateway()) {
+            return said(format!(
+                "--route {}: a CNI network has only routes that lead to a gateway",
+                route.destination
+            ));
+        }
         let parent = match (given.get("parent"), network.interface().filter(|_| !kind.is_routed_here())) {
             (Some(one), Some(other)) if one != other => {
                 return said(format!("parent={one} and --interface-name {other} name two parents"));

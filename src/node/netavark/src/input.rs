@@ -30,6 +30,9 @@ pub struct Network {
     /// The pairs of `--opt`.
     #[serde(default)]
     pub options: Option<BTreeMap<String, String>>,
+    /// The servers that `--dns` names. netavark's name server asks them.
+    #[serde(default)]
+    pub network_dns_servers: Option<Vec<IpAddr>>,
 }
 
 impl Network {
@@ -69,9 +72,21 @@ pub struct Subnet {
 pub struct Route {
     #[serde(deserialize_with = "fields::cidr")]
     pub destination: IpNetwork,
-    pub gateway: IpAddr,
+    /// It is missing in a route of another type than `unicast`.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
     #[serde(default)]
     pub metric: Option<u32>,
+    /// `blackhole`, `unreachable` or `prohibit`, since netavark 2. Without a type the route is `unicast`.
+    #[serde(default)]
+    pub route_type: Option<String>,
+}
+
+impl Route {
+    /// Returns whether packets take this route to its gateway. A route of another type drops them.
+    pub fn leads_to_gateway(&self) -> bool {
+        self.gateway.is_some() && self.route_type.as_deref().is_none_or(|of| of.is_empty() || of == "unicast")
+    }
 }
 
 /// The input of `setup` and `teardown`: one container on one network.

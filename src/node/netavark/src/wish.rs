@@ -12,6 +12,12 @@ use crate::attach::is_named;
 use crate::input::Call;
 use crate::reload::Note;
 
+/// The key of CNI_ARGS with one address.
+pub(crate) const IP: &str = "IP";
+
+/// The key of CNI_ARGS with the MAC.
+pub(crate) const MAC: &str = "MAC";
+
 /// The addresses and the MAC that the container is to have.
 #[derive(Debug)]
 pub(crate) struct Wish {
@@ -42,14 +48,14 @@ impl Wish {
     pub(crate) fn asked(&self, mut attach: Attach, network: &NetworkList) -> Attach {
         match self.ips.as_slice() {
             [] => {}
-            [ip] => attach = attach.arg("IP", ip.to_string()),
+            [ip] => attach = attach.arg(IP, ip.to_string()),
             several => {
                 let several: Vec<Value> = several.iter().map(|ip| ip.to_string().into()).collect();
                 attach = attach.capability("ips", several);
             }
         }
         if let Some(mac) = &self.mac {
-            attach = attach.arg("MAC", mac.as_str());
+            attach = attach.arg(MAC, mac.as_str());
             if network.takes("mac") {
                 attach = attach.capability("mac", mac.as_str());
             }
