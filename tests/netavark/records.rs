@@ -35,6 +35,35 @@ fn end_namespace(node: &Node, name: &str) {
     assert!(wait_until(PATIENCE, is_gone));
 }
 
+/// podman starts no other container meanwhile, so a call must not wait for what may stay unknown for ever.
+#[test]
+fn a_container_that_may_live_is_waited_for_only_if_it_is_in_the_way() {
+    cnimble_tests::need!("ip", "nft", "strace");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    let network = driver.create(&json!({"subnets": [{"subnet": "10.89.7.0/24"}]}));
+    let old = Container::new(&node, "old", &network, &json!({"static_ips": ["10.89.7.9"]})).publish(8080);
+    driver.setup(&old);
+    end_namespace(&node, "old");
+    // An unknown namespace has its address, so it may live.
+    let unknown = Container::new(&node, "unknown", &network, &json!({})).inside(&node);
+    unknown.ip("addr add 10.89.7.9/32 dev lo");
+    let looks = |address: &str, port: u16| {
+        let next = Container::new(&node, &format!("next{port}"), &network, &json!({"static_ips": [address]}));
+        let next = next.publish(port);
+        let file = node.file("input.json", &next.input.to_string());
+        let log = node.dir().join("log");
+        let (log, file, program) = (log.display(), file.display(), driver.program.display());
+        node.run(&format!("strace -qq -e trace=openat -o {log} {program} setup {} <{file}", next.netns));
+        driver.teardown(&next);
+        node.sh(&format!("grep -c '\"/proc\"' {log}"))
+    };
+    let (other, same_port) = (looks("10.89.7.10", 8081), looks("10.89.7.11", 8080));
+    assert_eq!(other.trim(), "1", "a container that needs nothing of it");
+    assert_eq!(same_port.trim(), "10", "a container with its port");
+    assert_eq!(driver.records().len(), 1);
+}
+
 /// After the restart of a machine no `teardown` comes. `cnimble gc` ends the attachments, too.
 #[test]
 fn a_dead_container_is_ended_by_gc() {

@@ -102,6 +102,16 @@ pub struct Call {
     pub network_options: NetworkOptions,
 }
 
+impl Call {
+    /// Returns whether the container publishes this port of the host, whatever the protocol and the address.
+    pub fn publishes(&self, port: u64) -> bool {
+        self.port_mappings.iter().flatten().any(|mapping| {
+            let first = u64::from(mapping.host_port);
+            (first..first + u64::from(mapping.range.max(1))).contains(&port)
+        })
+    }
+}
+
 /// The container's wishes for this network.
 #[derive(Debug, Clone, Deserialize)]
 pub struct NetworkOptions {

@@ -10,12 +10,15 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::{Evidence, Verdict};
 use cnimble_netlink::NetNs;
 use cnimble_runtime::{Attach, Cache, CacheError, Entry, Invoker};
+use serde_json::Value;
 
 use crate::Failure;
 use crate::attach::MARK;
+use crate::input::Call;
 
-/// How often the dead are looked for. The kernel removes a namespace's interfaces some time after the namespace is gone
-/// from its path, and until then they show that the container lives.
+/// How often a dead container is looked for whose address or port the present call needs. The kernel removes a
+/// namespace's interfaces some time after the namespace is gone from its path, and until then they show that the
+/// container lives.
 const LOOKS: usize = 10;
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -46,38 +49,60 @@ pub(crate) async fn end(invoker: &Invoker, entries: &[Entry]) -> Result<(), Fail
     Ok(())
 }
 
-/// Ends the attachments of dead containers, as far as they are this driver's. So an address that podman gives anew does
-/// not meet the rules of its last owner. A failure is a warning, because the container of the present call is another
-/// one.
+/// Ends the attachments of dead containers, as far as they are this driver's. A failure is a warning, because the
+/// container of the present call is another one.
 pub(crate) async fn end_dead(invoker: &Invoker) {
-    for look in 1..=LOOKS {
-        let suspects = match suspects(invoker.cache()) {
-            Ok(suspects) => suspects,
-            Err(err) => return log::warn!("{err}; dead containers are not looked for"),
-        };
-        if suspects.is_empty() {
+    end_proven(invoker, &suspects(invoker.cache())).await;
+}
+
+/// Does the same before a container gets its addresses and ports, so that they do not meet the rules of their last
+/// owner. An owner that is not yet proven dead is looked at again for a short time. Others are not waited for, because
+/// podman starts no other container meanwhile.
+pub(crate) async fn end_dead_before(invoker: &Invoker, call: &Call) {
+    end_dead(invoker).await;
+    for _ in 1..LOOKS {
+        let mut needed = suspects(invoker.cache());
+        needed.retain(|entry| has_what_is_needed(entry, call));
+        if needed.is_empty() {
             return;
         }
-        if look > 1 {
-            tokio::time::sleep(PAUSE).await;
-        }
-        if let Err(err) = end_proven(invoker, &suspects).await {
-            return log::warn!("{err}; dead attachments may be left: {}", suspects.len());
-        }
+        tokio::time::sleep(PAUSE).await;
+        end_proven(invoker, &needed).await;
     }
 }
 
-/// Returns the records of this driver whose namespace is gone.
-fn suspects(cache: &Cache) -> Result<Vec<Entry>, CacheError> {
-    let mut entries = cache.list()?;
+/// Returns whether an attachment has an address or a port that the container of this call is to have. An attachment
+/// without a result may have any.
+fn has_what_is_needed(entry: &Entry, call: &Call) -> bool {
+    let Ok(Some(result)) = entry.cni_result() else { return true };
+    let wanted = call.network_options.static_ips();
+    let has_address = result.ips.iter().any(|ip| wanted.contains(&ip.address.ip()));
+    let ports = entry.capability_args.get("portMappings").and_then(Value::as_array);
+    let mut ports = ports.into_iter().flatten().filter_map(|port| port.get("hostPort")?.as_u64());
+    has_address || ports.any(|port| call.publishes(port))
+}
+
+/// Returns the records of this driver whose namespace is gone. It returns none, with a warning, if the records can't be
+/// listed.
+fn suspects(cache: &Cache) -> Vec<Entry> {
+    let mut entries = cache.list().unwrap_or_else(|err| {
+        log::warn!("{err}; dead containers are not looked for");
+        Vec::new()
+    });
     entries.retain(is_suspect);
-    Ok(entries)
+    entries
 }
 
 /// Ends those of the suspects that are proven dead. A missing namespace is no proof: its path may be unknown here. So
 /// the whole node is looked at.
-async fn end_proven(invoker: &Invoker, suspects: &[Entry]) -> Result<(), Failure> {
-    let node = Node::look(&Evidence::new(invoker.cache().clone()))?;
+async fn end_proven(invoker: &Invoker, suspects: &[Entry]) {
+    if suspects.is_empty() {
+        return;
+    }
+    let node = match Node::look(&Evidence::new(invoker.cache().clone())) {
+        Ok(node) => node,
+        Err(err) => return log::warn!("{err}; dead attachments may be left: {}", suspects.len()),
+    };
     for known in node.entries.iter().filter(|known| known.own) {
         let is_suspect = suspects.iter().any(|suspect| suspect.key() == known.entry.key());
         if !is_suspect || !matches!(known.verdict, Verdict::Orphan(_)) {
@@ -88,7 +113,6 @@ async fn end_proven(invoker: &Invoker, suspects: &[Entry]) -> Result<(), Failure
             log::warn!("the dead container {}: {err}; `cnimble gc` tries again", known.entry.container_id);
         }
     }
-    Ok(())
 }
 
 /// Returns whether an entry is of this driver, and its namespace is gone.

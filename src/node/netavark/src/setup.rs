@@ -20,7 +20,8 @@ pub async fn setup(netns: &str, call: &Call) -> Result<Value, Failure> {
     let invoker = crate::invoker(Options::new(call.network.options.as_ref()));
     let earlier = records::list_for(invoker.cache(), &call.container_id, &call.network.name)?;
     records::end(&invoker, &earlier).await?;
-    clean_up(&invoker).await;
+    records::end_dead_before(&invoker, call).await;
+    reload::remove_stale();
     let before = reload::take_note(key(&network, &plain), netns);
     let wish = Wish::from_call(call, before.as_ref());
     let wished = wish.asked(plain.clone(), &network);
@@ -43,7 +44,8 @@ pub async fn teardown(netns: &str, call: &Call) -> Result<(), Failure> {
     if entries.is_empty() {
         end_unrecorded(&invoker, netns, call).await?;
     }
-    clean_up(&invoker).await;
+    records::end_dead(&invoker).await;
+    reload::remove_stale();
     Ok(())
 }
 
@@ -58,12 +60,6 @@ async fn end_unrecorded(invoker: &Invoker, netns: &str, call: &Call) -> Result<(
             Ok(())
         }
     }
-}
-
-/// Removes what dead containers have left, for which netavark has called no `teardown`.
-async fn clean_up(invoker: &Invoker) {
-    records::end_dead(invoker).await;
-    reload::remove_stale();
 }
 
 /// Runs ADD, and returns its answer. If ADD fails, or the result lacks what `wish` requires, this ends the attachment.
