@@ -58,12 +58,39 @@ fn a_reload_works_where_the_network_can_not_give_the_address() {
     driver.assert_nothing_left();
 }
 
-/// Gives addresses in order. It makes an interface, and its result does not name it.
+/// podman repeats a reload that has failed, and asks for the same addresses.
+#[test]
+fn a_reload_that_failed_can_be_repeated() {
+    cnimble_tests::need!("ip", "nft");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    let list = json!({"cniVersion": "1.0.0", "name": "next", "plugins": [{"type": "next"}]});
+    write(&node, "/etc/cni/net.d/next.conflist".as_ref(), &list);
+    std::fs::create_dir(node.dir().join("plugins")).unwrap();
+    cnimble_tests::script(&node.dir().join("plugins/next"), NEXT);
+    let dir = node.dir().join("plugins");
+    let network = driver.create(&json!({"options": {"network": "next", "plugin-dir": dir}}));
+    let mut one = Container::new(&node, "one", &network, &json!({}));
+    let answer = driver.setup(&one);
+    ask_for(&mut one, &answer);
+    driver.teardown(&one);
+    node.sh("touch /run/broken");
+    driver.refusal(&["setup", &one.netns], &one.input);
+    node.sh("rm /run/broken");
+    driver.teardown(&one);
+    let answer = driver.setup(&one);
+    assert_ne!(answer["interfaces"]["eth0"]["subnets"][0]["ipnet"], "10.89.7.1/24");
+    driver.teardown(&one);
+    driver.assert_nothing_left();
+}
+
+/// Gives addresses in order, unless it is broken. It makes an interface, and its result does not name it.
 const NEXT: &str = r#"#!/bin/sh
 exec 3>&1 >&2
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' >&3 ;;
 ADD)
+    [ ! -e /run/broken ] || exit 1
     count=$(cat /run/next 2>/dev/null || echo 0)
     count=$((count + 1))
     echo $count >/run/next

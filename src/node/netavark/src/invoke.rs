@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::rootless;
 
 /// The limit for the plugins of one call. netavark holds a lock while a container is set up, so other containers wait.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns the invoker for a network with these options. Records of root's containers are where libcni keeps them, so
 /// that the command `cnimble` finds them.

@@ -45,12 +45,15 @@ pub(crate) fn leave_note(key: Key<'_>, note: &Note) {
     }
 }
 
-/// Takes the note of an attachment in this namespace away. Returns `None` if there is none.
-pub(crate) fn take_note(key: Key<'_>, netns: &str) -> Option<Note> {
-    let path = path(key);
-    let note = read(&path);
-    let _ = std::fs::remove_file(&path);
-    note.filter(|note| note.netns == netns)
+/// Returns the note of an attachment in this namespace, or `None` if there is none. It stays until the attachment
+/// exists again: podman repeats a reload that has failed, with the same addresses.
+pub(crate) fn find_note(key: Key<'_>, netns: &str) -> Option<Note> {
+    read(&path(key)).filter(|note| note.netns == netns)
+}
+
+/// Removes the note of an attachment that exists again.
+pub(crate) fn remove_note(key: Key<'_>) {
+    let _ = std::fs::remove_file(path(key));
 }
 
 fn read(path: &Path) -> Option<Note> {

@@ -1,5 +1,7 @@
 //! `setup` and `teardown` of one container on one network.
 
+use std::time::Instant;
+
 use cnimble_cni::NetworkList;
 use cnimble_runtime::{Added, Attach, Entry, Invoker, Key};
 use serde_json::Value;
@@ -7,6 +9,7 @@ use serde_json::Value;
 use crate::answer;
 use crate::attach::{attach, is_named, network};
 use crate::input::Call;
+use crate::invoke::LIMIT;
 use crate::options::Options;
 use crate::records;
 use crate::reload::{self, Note};
@@ -22,13 +25,18 @@ pub async fn setup(netns: &str, call: &Call) -> Result<Value, Failure> {
     records::end(&invoker, &earlier).await?;
     records::end_dead_before(&invoker, call).await;
     reload::remove_stale();
-    let before = reload::take_note(key(&network, &plain), netns);
+    let before = reload::find_note(key(&network, &plain), netns);
     let wish = Wish::from_call(call, before.as_ref());
     let wished = wish.asked(plain.clone(), &network);
-    let outcome = add(&invoker, &network, &wished, &wish).await;
-    if outcome.is_err() && !wish.is_required && !wish.is_empty() {
+    let begin = Instant::now();
+    let mut outcome = add(&invoker, &network, &wished, &wish).await;
+    let left = LIMIT.saturating_sub(begin.elapsed());
+    if outcome.is_err() && !wish.is_required && !wish.is_empty() && !left.is_zero() {
         // The network can't give what it gave before the reload, as a DHCP server may not.
-        return add(&invoker, &network, &plain, &wish).await;
+        outcome = add(&invoker.with_operation_limit(left), &network, &plain, &wish).await;
+    }
+    if outcome.is_ok() {
+        reload::remove_note(key(&network, &plain));
     }
     outcome
 }
