@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use cnimble_netavark::{Failure, said, setup, teardown};
 
 use crate::args::service::LogFormat;
+use crate::interrupt::Signals;
 use crate::logging;
 
 /// The name of the driver.
@@ -67,7 +68,7 @@ fn answer_to(args: &[&str]) -> Result<Value, Failure> {
         }
         ["setup", netns] => {
             let call = read()?;
-            block_on(setup(netns, &call))
+            block_on(setup(netns, &call, signal()))
         }
         ["teardown", netns] => {
             let call = read()?;
@@ -83,6 +84,15 @@ fn read<T: DeserializeOwned>() -> Result<T, Failure> {
     let read = std::io::stdin().take(LIMIT).read_to_end(&mut bytes);
     read.map_err(|err| Failure::Said(format!("reading stdin: {err}")))?;
     serde_json::from_slice(&bytes).map_err(|err| Failure::Said(format!("the JSON on stdin: {err}")))
+}
+
+/// Waits for SIGINT, SIGTERM or SIGHUP. Ctrl-C reaches podman, netavark and the driver, but no running plugin. So the
+/// driver stops the plugin, and undoes what it did. A `teardown` is not interrupted: netavark goes on with it, too.
+async fn signal() {
+    match Signals::listen() {
+        Ok(mut signals) => _ = signals.next().await,
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Runs a call to its end, on this thread alone.

@@ -5,6 +5,9 @@
 pub enum Failure {
     #[error("{0}")]
     Said(String),
+    /// A signal has arrived. podman gets one, too, and takes the container down.
+    #[error("interrupted by a signal")]
+    Interrupted,
     #[error(transparent)]
     Protocol(#[from] cnimble_cni::Error),
     #[error(transparent)]

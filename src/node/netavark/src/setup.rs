@@ -1,5 +1,6 @@
 //! `setup` and `teardown` of one container on one network.
 
+use std::pin::{Pin, pin};
 use std::time::Instant;
 
 use cnimble_cni::NetworkList;
@@ -16,8 +17,13 @@ use crate::reload::{self, Note};
 use crate::wish::Wish;
 use crate::{Failure, said};
 
-/// Puts the container onto the network. Returns the interface with its addresses, for `podman inspect`.
-pub async fn setup(netns: &str, call: &Call) -> Result<Value, Failure> {
+/// Puts the container onto the network. Returns the interface with its addresses, for `podman inspect`. If
+/// `interrupted` ends before, what was begun is undone, and the call fails.
+pub async fn setup(
+    netns: &str,
+    call: &Call,
+    interrupted: impl Future<Output = ()>,
+) -> Result<Value, Failure> {
     let network = network(call)?;
     let plain = attach(netns, call, &network)?;
     let invoker = crate::invoker(Options::new(call.network.options.as_ref()));
@@ -28,12 +34,15 @@ pub async fn setup(netns: &str, call: &Call) -> Result<Value, Failure> {
     let before = reload::find_note(key(&network, &plain), netns);
     let wish = Wish::from_call(call, before.as_ref());
     let wished = wish.asked(plain.clone(), &network);
+    let mut interrupted = pin!(interrupted);
     let begin = Instant::now();
-    let mut outcome = add(&invoker, &network, &wished, &wish).await;
+    let mut outcome = add(&invoker, &network, &wished, &wish, interrupted.as_mut()).await;
     let left = LIMIT.saturating_sub(begin.elapsed());
-    if outcome.is_err() && !wish.is_required && !wish.is_empty() && !left.is_zero() {
+    let is_interrupted = matches!(outcome, Err(Failure::Interrupted));
+    if outcome.is_err() && !wish.is_required && !wish.is_empty() && !is_interrupted && !left.is_zero() {
         // The network can't give what it gave before the reload, as a DHCP server may not.
-        outcome = add(&invoker.with_operation_limit(left), &network, &plain, &wish).await;
+        let invoker = invoker.with_operation_limit(left);
+        outcome = add(&invoker, &network, &plain, &wish, interrupted).await;
     }
     if outcome.is_ok() {
         reload::remove_note(key(&network, &plain));
@@ -76,14 +85,20 @@ async fn add(
     network: &NetworkList,
     attach: &Attach,
     wish: &Wish,
+    interrupted: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Value, Failure> {
     let begun = records::begin(invoker.cache(), network, attach)?;
-    let (failure, has_result) = match invoker.add(network, attach).await {
+    let added = tokio::select! {
+        added = invoker.add(network, attach) => added.map_err(Failure::from),
+        // The invoker undoes the dropped ADD, and its DEL below waits for that.
+        () = interrupted => Err(Failure::Interrupted),
+    };
+    let (failure, has_result) = match added {
         Ok(added) => match answer_to(&added, attach, wish) {
             Ok(answer) => return Ok(answer),
             Err(failure) => (failure, true),
         },
-        Err(err) => (Failure::from(err), false),
+        Err(failure) => (failure, false),
     };
     match invoker.del_entry(&begun, has_result).await {
         Ok(_) => Err(failure),
