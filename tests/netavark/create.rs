@@ -53,6 +53,19 @@ fn a_described_network_gets_a_free_subnet() {
 }
 
 #[test]
+fn podmans_default_network_can_have_another_subnet() {
+    cnimble_tests::need!("ip");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    node.sh("mkdir -p /etc/containers/networks; mount -t tmpfs none /etc/containers/networks");
+    let changed = proposed(&json!({"name": "podman", "subnets": [{"subnet": "10.99.0.0/16"}]}));
+    write(&node, Path::new("/etc/containers/networks/podman.json"), &changed);
+    driver.create(&json!({"subnets": [{"subnet": "10.88.7.0/24"}]}));
+    let refused = driver.refusal(&["create"], &proposed(&json!({"subnets": [{"subnet": "10.99.1.0/24"}]})));
+    assert!(refused.contains("podman's network podman"), "{refused}");
+}
+
+#[test]
 fn what_can_not_work_is_refused() {
     cnimble_tests::need!("ip");
     let node = Node::new();

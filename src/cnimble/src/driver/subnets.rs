@@ -23,6 +23,9 @@ const PODMAN_NETWORKS: &str = "/etc/containers/networks";
 /// The same of another user, below the home directory.
 const USERS_NETWORKS: &str = ".local/share/containers/storage/networks";
 
+/// The name of podman's own default network.
+const DEFAULT_NETWORK: &str = "podman";
+
 /// What has addresses already.
 struct Taken {
     host: Host,
@@ -138,12 +141,17 @@ fn podman_networks_dir() -> PathBuf {
 /// Returns the subnets of podman's networks, apart from the network `name`. A file that can't be read has none: podman
 /// itself reports it.
 fn read_podman_subnets(name: &str) -> Vec<(IpNetwork, String)> {
-    // podman's own default network has no file until somebody changes it.
-    let mut found = vec![(cidr::parse_cidr("10.88.0.0/16"), "podman".to_owned())];
+    let mut found = Vec::new();
+    let mut has_default = false;
     for entry in std::fs::read_dir(podman_networks_dir()).into_iter().flatten().flatten() {
         let Ok(text) = std::fs::read(entry.path()) else { continue };
         let Ok(network) = serde_json::from_slice::<Network>(&text) else { continue };
+        has_default |= network.name == DEFAULT_NETWORK;
         found.extend(network.subnets().iter().map(|of| (Some(of.subnet), network.name.clone())));
+    }
+    // podman's own default network has no file until somebody gives it another subnet.
+    if !has_default {
+        found.push((cidr::parse_cidr("10.88.0.0/16"), DEFAULT_NETWORK.to_owned()));
     }
     found.retain(|(_, of)| of != name);
     found.into_iter().filter_map(|(subnet, of)| Some((subnet?, of))).collect()
