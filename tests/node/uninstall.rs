@@ -46,6 +46,18 @@ fn uninstall_hands_pods_over_before_the_plugins_go_and_once_more_afterwards() {
     assert!(!node.install(&["--force"]).status.success());
 }
 
+/// Returns the script that dpkg runs before it removes the command.
+fn deb_prerm() -> String {
+    include_str!("../../scripts/package.d/deb/cnimble.prerm").to_owned()
+}
+
+/// Returns the script that rpm runs before it removes the command.
+fn rpm_preun() -> String {
+    let spec = include_str!("../../scripts/package.d/rpm/cnimble.spec");
+    let after = spec.split_once("\n%preun\n").unwrap().1;
+    after.split_once("\n%").unwrap().0.to_owned()
+}
+
 /// Without its driver, podman can't remove a container.
 #[test]
 fn the_driver_of_podman_stays_while_a_container_uses_it() {
@@ -73,6 +85,19 @@ fn the_driver_of_podman_stays_while_a_container_uses_it() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("driver cni: shop"), "{text}");
     assert_eq!(contents(node.dir.path()), installed);
+    // The packages refuse it, too.
+    for (script, removal, upgrade) in [(deb_prerm(), "remove", "upgrade"), (rpm_preun(), "0", "1")] {
+        let run = |argument: &str| {
+            std::process::Command::new("sh").args(["-c", &script, "sh", argument]).output().unwrap()
+        };
+        let output = run(removal);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains("nothing was removed: shop."), "{removal}: {text}");
+        assert!(run(upgrade).status.success(), "{upgrade}");
+        write(&node.path("nothing"));
+        assert!(run(removal).status.success(), "{removal}: a dead container");
+        write(&node.path("bin"));
+    }
     // That of a dead container is only a remainder.
     write(&node.path("nothing"));
     node.install_ok(&["--uninstall"]);
