@@ -11,6 +11,24 @@ macro_rules! need_runtime {
     };
 }
 
+/// Skips a test that needs podman 5, which has no CNI backend.
+macro_rules! need_driver {
+    ($node:expr) => {
+        if !cnimble_tests::Podman::uses_driver(&$node) {
+            cnimble_tests::skip!("this podman has a CNI backend of its own; this needs podman 5");
+        }
+    };
+}
+
+/// Skips a test of the default network of podman 4. podman 5 makes its own, which no driver can replace.
+macro_rules! need_cni_backend {
+    ($node:expr) => {
+        if cnimble_tests::Podman::uses_driver(&$node) {
+            cnimble_tests::skip!("this podman has no CNI backend; this needs podman 4");
+        }
+    };
+}
+
 mod containerd;
 mod cri;
 mod departures;

@@ -24,6 +24,7 @@ fn pasted(node: &Node, page: &str) -> String {
 fn the_quick_start_with_podman_works() {
     need_runtime!("podman", "crun", "curl");
     let node = crate::node();
+    need_cni_backend!(node);
     let podman = Podman::new(&node, "/etc/cni/net.d", "podman");
     podman.call("tag localhost/busybox docker.io/library/busybox");
     // The shell that calls podman goes on with the page's lines.

@@ -2,33 +2,16 @@
 
 use serde_json::json;
 
-use cnimble_tests::{Node, Podman, command};
+use cnimble_tests::Podman;
 
 use crate::outside;
 use crate::podman::curl;
-
-/// Returns the reason why podman 5 can't be tested here, if there is one.
-fn missing(node: &Node) -> Option<String> {
-    let version = node.run("podman --version").text();
-    let major: u32 = version.split(' ').nth(2)?.split('.').next()?.parse().ok()?;
-    (major < 5).then(|| format!("{} has a CNI backend of its own; this needs podman 5", version.trim()))
-}
-
-/// Returns a directory with the driver.
-fn drivers(node: &Node) -> std::path::PathBuf {
-    let dir = node.dir().join("drivers");
-    std::fs::create_dir(&dir).unwrap();
-    cnimble_tests::copy(command(), &dir.join("cni"));
-    dir
-}
 
 #[test]
 fn podman_5_uses_the_driver() {
     need_runtime!("podman", "crun", "curl");
     let node = crate::node();
-    if let Some(why) = missing(&node) {
-        cnimble_tests::skip!("{why}");
-    }
+    need_driver!(node);
     let outside = outside(&node);
     let named = json!({"cniVersion": "1.0.0", "name": "named", "plugins": [
         {"type": "ptp", "ipMasq": true, "ipam": {
@@ -38,7 +21,7 @@ fn podman_5_uses_the_driver() {
         {"type": "bandwidth", "capabilities": {"bandwidth": true}},
     ]});
     node.sh(&format!("echo '{named}' >/etc/cni/net.d/named.conflist"));
-    let podman = Podman::with_driver(&node, &drivers(&node));
+    let podman = Podman::with_driver(&node);
     podman.call("network create --driver cni --ipv6 --subnet 10.89.7.0/24 described");
     podman.call("network create --driver cni --opt network=named named");
     for (network, ip) in [("described", "10.89.7.2"), ("named", "10.77.2.2")] {
@@ -72,10 +55,8 @@ fn podman_5_uses_the_driver() {
 fn podman_5_connects_and_disconnects() {
     need_runtime!("podman", "crun", "curl");
     let node = crate::node();
-    if let Some(why) = missing(&node) {
-        cnimble_tests::skip!("{why}");
-    }
-    let podman = Podman::with_driver(&node, &drivers(&node));
+    need_driver!(node);
+    let podman = Podman::with_driver(&node);
     podman.call("network create --driver cni --subnet 10.89.7.0/24 first");
     podman.call("network create --driver cni --subnet 10.89.8.0/24 second");
     podman.run("one", "--network first --publish 8080:80");

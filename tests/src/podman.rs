@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Node, Ns, PAUSE};
+use serde_json::Value;
+
+use crate::{Node, Ns, PAUSE, command};
 
 /// podman on a node, with what it stores in a directory of the test.
 pub struct Podman<'n> {
@@ -13,8 +15,21 @@ pub struct Podman<'n> {
 }
 
 impl<'n> Podman<'n> {
-    /// Its networks are those of `net_dir`.
+    /// Its networks are those of `net_dir`. podman 5 uses them by the driver `cni`.
     pub fn new(node: &'n Node, net_dir: &str, default_network: &str) -> Self {
+        if Self::uses_driver(node) {
+            let podman = Self::with_driver(node);
+            let lines = node.sh(&format!("sed -s '$a\\' {net_dir}/*.conflist"));
+            let documents = serde_json::Deserializer::from_str(&lines).into_iter::<Value>();
+            for document in documents {
+                let document = document.expect("a network");
+                let name = document["name"].as_str().expect("the name of a network");
+                let options = format!("--opt network={name} --opt conf-dir={net_dir}");
+                podman.call(&format!("network create --driver cni {options} {name}"));
+            }
+            podman.set_default_network(default_network);
+            return podman;
+        }
         let network = format!(
             r#"
 network_backend = "cni"
@@ -32,8 +47,19 @@ default_network = "{default_network}"
         Self::on(node, &helpers, "network_backend = \"netavark\"\nnetwork_config_dir = \"/run/networks\"\n")
     }
 
-    /// podman 5 on its own netavark, with the drivers in `dir`.
-    pub fn with_driver(node: &'n Node, dir: &Path) -> Self {
+    /// Returns whether this podman has no CNI backend, so that it needs the driver `cni`: podman 5 and later.
+    pub fn uses_driver(node: &Node) -> bool {
+        let version = node.run("podman --version").text();
+        let number =
+            version.split(' ').nth(2).and_then(|number| number.split('.').next()?.parse::<u32>().ok());
+        number.is_some_and(|major| major >= 5)
+    }
+
+    /// podman 5 on its own netavark, with the driver `cni`.
+    pub fn with_driver(node: &'n Node) -> Self {
+        let dir = node.dir().join("drivers");
+        std::fs::create_dir(&dir).unwrap();
+        crate::copy(command(), &dir.join("cni"));
         let network = format!(
             "netavark_plugin_dirs = [\"{}\"]\nnetwork_config_dir = \"/run/networks\"\n",
             dir.display()
@@ -50,6 +76,9 @@ default_network = "{default_network}"
 [containers]
 cgroups = "disabled"
 default_sysctls = []
+# Those of podman 4. Later ones lack NET_RAW, which ping needs.
+default_capabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP",
+  "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"]
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
@@ -73,6 +102,15 @@ tmp_dir = "/run/libpod"
         node.sh(&format!("tar -C {} -cf {dir}/rootfs.tar .", rootfs.display()));
         podman.call(&format!("import --quiet {dir}/rootfs.tar localhost/busybox"));
         podman
+    }
+
+    /// Makes an existing network the default one. podman 5 takes its name for that of a network that it makes itself, so
+    /// no network can be created under the name afterwards.
+    pub fn set_default_network(&self, name: &str) {
+        let file = &self.files[0].1;
+        let text = std::fs::read_to_string(file).unwrap();
+        // The last table of the file is that of the networks.
+        std::fs::write(file, format!("{text}default_network = \"{name}\"\n")).unwrap();
     }
 
     /// A call of it that is still to be made.
