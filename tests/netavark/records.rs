@@ -1,8 +1,10 @@
 //! Tests that an attachment is ended although no `teardown` comes, or not the right one.
 
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::json;
 
-use cnimble_tests::{Node, PATIENCE, command, wait_until};
+use cnimble_tests::{LIMIT, Node, Outcome, PATIENCE, command, plugin_dir, run_limited, wait_until};
 
 use crate::{Container, Driver, RECORDS, cni_network};
 
@@ -33,6 +35,51 @@ fn end_namespace(node: &Node, name: &str) {
     node.sh(&format!("ip netns del {name}"));
     let is_gone = || !node.sh("ip -oneline link show type veth").contains("veth");
     assert!(wait_until(PATIENCE, is_gone));
+}
+
+/// A user can't look into the namespaces of root's processes, and so has less evidence.
+#[test]
+fn a_dead_container_of_a_user_is_ended_by_the_next_call() {
+    cnimble_tests::need!("ip", "setpriv", "unshare");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    // The user needs programs that it may read.
+    let dir = tempfile::Builder::new().prefix("cnimble-test-").tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    cnimble_tests::copy(command(), &dir.path().join("cni"));
+    for plugin in ["bridge", "static", "firewall"] {
+        cnimble_tests::copy(&plugin_dir().join(plugin), &dir.path().join(plugin));
+    }
+    let mut network = driver.create(&json!({"subnets": [{"subnet": "10.89.7.0/24"}]}));
+    network["options"] = json!({"plugin-dir": dir.path()});
+    let address = json!({"static_ips": ["10.89.7.9"]});
+    let mut lines = String::from("mount -t tmpfs none /run; mkdir /run/netns; ip link set lo up\n");
+    for name in ["one", "two"] {
+        let input = Container::new(&node, name, &network, &address).input;
+        let end = if name == "one" { "ip netns del one" } else { "ls /run/cnimble/cni/results" };
+        let program = dir.path().join("cni").display().to_string();
+        lines += &format!(
+            "ip netns add {name}; echo '{input}' | {program} setup /run/netns/{name} >/dev/null; {end}\n"
+        );
+        // The kernel removes the interface some time after the namespace.
+        lines += "while ip -oneline link show type veth master br-web | grep -q .; do [ -e /run/netns/two ] && break; done\n";
+    }
+    let mut command = node.command("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "--net",
+    ]);
+    let output = run_limited(command.args(["sh", "-ec", &lines]), b"", LIMIT);
+    let outcome = Outcome::from("rootless", output);
+    if outcome.describe().contains("unshare failed") {
+        cnimble_tests::skip!("no user namespaces here: {}", outcome.describe());
+    }
+    assert_eq!(outcome.success().text().trim(), "web-two0123456789abcdef-eth0");
 }
 
 /// podman starts no other container meanwhile, so a call must not wait for what may stay unknown for ever.

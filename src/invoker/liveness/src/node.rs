@@ -181,7 +181,7 @@ impl Node {
     }
 
     /// Returns whether a link or a good entry shows that the attachment with this tag lives. False proves nothing.
-    pub(super) fn lives_surely(&self, tag: &str) -> bool {
+    pub fn lives_surely(&self, tag: &str) -> bool {
         self.certain.contains(tag)
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnimble_cni::NetworkList;
+use cnimble_liveness::cache_entries::JudgedEntry;
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Evidence, Verdict};
 use cnimble_netlink::NetNs;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::attach::MARK;
 use crate::input::Call;
+use crate::rootless;
 
 /// How often a dead container is looked for whose address or port the present call needs. The kernel removes a
 /// namespace's interfaces some time after the namespace is gone from its path, and until then they show that the
@@ -105,12 +107,28 @@ async fn end_proven(invoker: &Invoker, suspects: &[Entry]) {
     };
     for known in node.entries.iter().filter(|known| known.own) {
         let is_suspect = suspects.iter().any(|suspect| suspect.key() == known.entry.key());
-        if !is_suspect || !matches!(known.verdict, Verdict::Orphan(_)) {
+        if !is_suspect || !is_dead(known, &node) {
             continue;
         }
         let with_result = known.entry.result.is_some() && !node.is_anothers(&known.entry);
         if let Err(err) = invoker.del_entry(&known.entry, with_result).await {
             log::warn!("the dead container {}: {err}; `cnimble gc` tries again", known.entry.container_id);
+        }
+    }
+}
+
+/// Returns whether a suspect is proven dead.
+///
+/// A user can't look into the namespaces of other users, so there is always a doubt. But none of rootless podman's
+/// containers is in these, and each has an interface on this side that ends with its namespace.
+fn is_dead(known: &JudgedEntry, node: &Node) -> bool {
+    match known.verdict {
+        Verdict::Orphan(_) => true,
+        Verdict::Lives => false,
+        Verdict::Doubt(_) => {
+            let is_known_to_live = node.lives_surely(&known.owner().tag());
+            let has_address_elsewhere = known.addrs().into_iter().any(|ip| node.place_of(ip).is_some());
+            rootless::user().is_some() && !is_known_to_live && !has_address_elsewhere
         }
     }
 }
