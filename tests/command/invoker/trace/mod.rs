@@ -8,6 +8,7 @@ mod inwards;
 mod killed;
 mod names;
 mod nat;
+mod setups;
 mod size;
 
 use serde_json::{Value, json};

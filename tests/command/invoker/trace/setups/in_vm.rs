@@ -1,0 +1,55 @@
+//! Set-ups with kinds of links that not each kernel has. The machine's kernel has no rules for IP packets, so the router
+//! has routes to pods.
+
+use cnimble_tests::in_vm;
+use serde_json::{Value, json};
+
+use super::{FAR, FAR6, ROUTES_BACK, Setup, assert_healthy, on_uplink, outside, ranges, second_bridge, with};
+
+/// A bridge without masquerading.
+fn bridge(more: Value) -> Value {
+    super::bridge(with(json!({"ipMasq": false}), more))
+}
+
+/// A set-up that the router can answer.
+fn setup(name: &'static str, plugins: Value) -> Setup {
+    Setup::new(name, plugins).router(ROUTES_BACK)
+}
+
+#[test]
+fn vlans_are_healthy() {
+    in_vm!();
+    assert_healthy(vec![
+        setup("a VLAN", json!([bridge(json!({"vlan": 100}))])),
+        setup(
+            "a VLAN beside the default one",
+            json!([bridge(json!({"vlan": 100, "preserveDefaultVlan": true}))]),
+        ),
+        setup("a trunk", json!([bridge(json!({"vlanTrunk": [{"id": 7}, {"minID": 10, "maxID": 20}]}))])),
+        setup("vlan", json!([{"type": "vlan", "master": "up0", "vlanId": 7, "ipam": outside(8)}]))
+            .router(
+                "ip link add link lan0 name lan0.7 type vlan id 7; ip link set lan0.7 up; \
+                 ip address add 10.8.0.1/24 dev lan0.7; ip address add fd00:8::1/64 dev lan0.7 nodad",
+            )
+            .to(&[FAR, FAR6, "gateway", "192.0.2.1:8080"])
+            .answers_third(&[]),
+    ]);
+}
+
+#[test]
+fn ipvlan_and_vrf_are_healthy() {
+    in_vm!();
+    let l3 = json!({"mode": "l3", "ipam": with(ranges(1), json!({"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}))});
+    assert_healthy(vec![
+        setup("ipvlan, l2", json!([on_uplink("ipvlan", json!({}))]))
+            .to(&[FAR, FAR6, "gateway", "db", "fd00:7::51", "db:9", "192.0.2.1:8080"])
+            .answers_third(&[]),
+        setup("ipvlan, l3", json!([on_uplink("ipvlan", l3)]))
+            .to(&[FAR, "db", "192.0.2.1:8080"])
+            .answers_third(&[]),
+        setup("vrf", json!([bridge(json!({}))]))
+            .second(json!([second_bridge(), {"type": "vrf", "vrfname": "blue"}]))
+            .to(&[FAR, FAR6, "db", "third:9"])
+            .answers_third(&["web", "10.214.2.2", "fd00:214:2::2"]),
+    ]);
+}
