@@ -55,7 +55,7 @@ impl Walk<'_> {
                 if let Some(other_end) = other.host_end.clone() {
                     self.check_port_mtu(&other_end, &departure.flow)?;
                 }
-                self.check_between(&other, &bridge, port)?;
+                self.check_between(&other, &bridge, port, vlan)?;
                 Ok(Crossed::Pod(Box::new(other)))
             }
             None => {
@@ -227,12 +227,27 @@ impl Walk<'_> {
         Ok(end.filter(|end| end.host_end.as_ref().is_some_and(|of| of.master == Some(bridge.index))))
     }
 
-    /// Follows the packet from one port of a bridge to another one.
-    fn check_between(&mut self, other: &PodEnd, bridge: &Link, port: Option<BridgePort>) -> Step<()> {
+    /// Follows the packet from one port of a bridge to another one. `vlan` is the VLAN of the first one.
+    fn check_between(
+        &mut self,
+        other: &PodEnd,
+        bridge: &Link,
+        port: Option<BridgePort>,
+        vlan: Option<u16>,
+    ) -> Step<()> {
         let Some(end) = &other.host_end else { return Ok(()) };
         let end = end.clone();
         self.check_bridge_rules()?;
         let (to, _) = self.check_port(&end, bridge)?;
+        if let Some(id) = vlan
+            && !self.host.vlans(end.index)?.iter().any(|vlan| vlan.id == id)
+        {
+            let text = format!(
+                "port {} is not in VLAN {id}, in which {} carries these frames",
+                end.name, bridge.name
+            );
+            return Err(self.stops_until(HOST, "port", text, format!("bridge vlan show dev {}", end.name)));
+        }
         if port.is_some_and(|of| of.isolated) && to.is_some_and(|of| of.isolated) {
             let text =
                 format!("both ports of {} are isolated, so these pods cannot reach each other", bridge.name);
@@ -271,23 +286,30 @@ impl Walk<'_> {
     /// kind of link leaves the node by itself.
     fn cross_master(&mut self, departure: &Departure) -> Step<Crossed> {
         let end = &departure.end;
-        let has_parent = end.link.settings.is_some_and(Kind::has_parent);
-        let mut inside = cnimble_netlink::Netlink::open_in(&end.ns)?;
-        let leads_here =
-            end.link.peer_netnsid.is_some() && inside.number_of(&self.host_ns)? == end.link.peer_netnsid;
-        let master = match end.link.peer.filter(|_| has_parent && leads_here) {
-            Some(index) => self.host_link(index)?,
-            None => {
-                let kind = if end.link.kind.is_empty() { "hardware" } else { end.link.kind.as_str() };
-                let text = format!("{} is {kind} without an end on the host", end.link.name);
-                let name = end.name.clone();
-                self.unknown(&name, "link", text);
-                return Ok(Crossed::Outside(end.link.name.clone()));
-            }
+        let Some(master) = self.master_of(end)? else {
+            let kind = if end.link.kind.is_empty() { "hardware" } else { end.link.kind.as_str() };
+            let text = format!("{} is {kind} without an end on the host", end.link.name);
+            let name = end.name.clone();
+            self.unknown(&name, "link", text);
+            return Ok(Crossed::Outside(end.link.name.clone()));
         };
         self.check_host_link(&master)?;
         self.check_own_master(departure, &master)?;
+        self.check_private_mode(departure, &master)?;
         Ok(Crossed::Outside(master.name))
+    }
+
+    /// Returns the link of the host on which a pod's interface is made, or `None` if there is none.
+    fn master_of(&mut self, end: &PodEnd) -> Step<Option<Link>> {
+        let (Some(index), Some(netnsid)) = (end.link.peer, end.link.peer_netnsid) else { return Ok(None) };
+        if !end.link.settings.is_some_and(Kind::has_parent) {
+            return Ok(None);
+        }
+        let mut inside = cnimble_netlink::Netlink::open_in(&end.ns)?;
+        if inside.number_of(&self.host_ns)? != Some(netnsid) {
+            return Ok(None);
+        }
+        self.host_link(index).map(Some)
     }
 
     /// Checks that the receiver is no address of the host on the interface's own master. Only a macvlan in mode vepa
@@ -305,4 +327,43 @@ impl Walk<'_> {
         );
         Err(self.stops(HOST, "master", text))
     }
+
+    /// Checks that no private macvlan separates two pods on one master. Such a macvlan takes no frame from another one.
+    fn check_private_mode(&mut self, departure: &Departure, master: &Link) -> Step<()> {
+        let Ok(pod) = self.records.find_address(departure.next_hop) else { return Ok(()) };
+        let Some(other) = PodEnd::with_address(&mut self.host, &pod, departure.next_hop)? else {
+            return Ok(());
+        };
+        if self.master_of(&other)?.is_none_or(|of| of.index != master.index) {
+            return Ok(());
+        }
+        let sender = &departure.end;
+        let Some(private) = [sender, &other].into_iter().find(|end| is_private(end)) else { return Ok(()) };
+        let text = format!(
+            "{} of {} and {} of {} are on {}, and {} is a macvlan in mode private, which takes nothing from another one",
+            sender.link.name, sender.name, other.link.name, other.name, master.name, private.name
+        );
+        Err(self.stops_until(HOST, "master", text, format!("ip -d link show {}", master.name)))
+    }
+
+    /// Checks that a pod to which the host sends by `link` is not on that link itself. The host then reaches it only by
+    /// another interface on the same master, such as that of `hostShim`, or by a switch that sends frames back.
+    pub(crate) fn check_pod_on_link(&mut self, link: &Link, end: &PodEnd, flow: &Flow) -> Step<()> {
+        if self.master_of(end)?.is_none_or(|of| of.index != link.index) || end.link.kind == "vlan" {
+            return Ok(());
+        }
+        if end.link.settings.is_some_and(|of| of.to_string().contains("vepa")) {
+            return Ok(());
+        }
+        let text = format!(
+            "{} is the address of {}, a {} on {}, and the host cannot reach it by {} (see the key hostShim)",
+            flow.to, end.name, end.link.kind, link.name, link.name
+        );
+        Err(self.stops(HOST, "master", text))
+    }
+}
+
+/// Returns whether a pod's interface is a macvlan in mode `private`.
+fn is_private(end: &PodEnd) -> bool {
+    end.link.settings.is_some_and(|of| of.to_string().contains("private"))
 }

@@ -10,6 +10,7 @@ use cnimble_netlink::{Errno, Error, sysctl};
 use super::explain::{self, Cause, table_name};
 use super::flow::Flow;
 use super::pod::{PodEnd, is_refusal};
+use super::station::{Station, Verdict};
 use super::walk::{HOST, Halt, Step, Walk, down_links};
 
 /// Where the host's routes lead a packet.
@@ -188,17 +189,44 @@ impl Walk<'_> {
     /// Follows the packet from the link by which the host sends it to the receiver.
     pub(crate) fn deliver(&mut self, link: Link, next_hop: IpAddr, flow: &Flow) -> Step<Receiver> {
         let pod = match self.records.find_address(flow.to) {
-            Ok(pod) if next_hop == flow.to => PodEnd::with_address(&mut self.host, &pod, flow.to)?,
-            _ => None,
+            Ok(pod) => PodEnd::with_address(&mut self.host, &pod, flow.to)?,
+            Err(_) => None,
         };
-        if let Some(end) = pod
-            && self.leads_to(&link, &end)?
-        {
-            return self.deliver_to_pod(&link, end, flow);
+        if let Some(end) = pod {
+            if next_hop == flow.to {
+                if self.leads_to(&link, &end)? {
+                    return self.deliver_to_pod(&link, end, flow);
+                }
+                self.check_pod_on_link(&link, &end, flow)?;
+            }
+            self.check_neighbour(&link, next_hop)?;
+            self.check_host_link(&link)?;
+            self.report_detour(&link, &end, flow)?;
+            return Ok(Receiver::Outside(link));
         }
         self.check_neighbour(&link, next_hop)?;
         self.check_host_link(&link)?;
         Ok(Receiver::Outside(link))
+    }
+
+    /// Reports that the host's route leads away from a pod of this node. Another host may send the packet back, so only
+    /// a missing answer shows that the route is wrong.
+    fn report_detour(&mut self, link: &Link, end: &PodEnd, flow: &Flow) -> Step<()> {
+        let Some(host_end) = end.host_end.clone() else { return Ok(()) };
+        let behind = self.bridge_of(&host_end)?.unwrap_or(host_end);
+        let text = format!(
+            "{} is the address of {}, which is behind {}, and the host's route leads to {}{}",
+            flow.to,
+            end.name,
+            behind.name,
+            link.name,
+            down_links(&mut self.host)?
+        );
+        let mut station = Station::new(self.way, HOST, "route", Verdict::Unknown, text)
+            .remedy(format!("ip route get {}", flow.to));
+        station.explains_silence = true;
+        self.stations.push(station);
+        Ok(())
     }
 
     /// Returns whether a pod is behind a link of the host: at its other end, or at a port of its bridge.

@@ -6,6 +6,7 @@ mod faults;
 mod healthy;
 mod inwards;
 mod killed;
+mod links;
 mod names;
 mod nat;
 mod setups;

@@ -4,7 +4,7 @@
 mod in_vm;
 
 use cnimble_tests::traffic::Server;
-use cnimble_tests::{need, plugin_dir};
+use cnimble_tests::{Pod, need, plugin_dir};
 use serde_json::{Value, json};
 
 use super::healthy::assert_answered;
@@ -98,8 +98,7 @@ impl Setup {
         let _third = site.add("other", "third");
         if !self.second.is_null() {
             site.chain("second", self.second.clone());
-            let args = ["add", "second", web.path(), "--container-id", "web", "--ifname", "net1"];
-            site.node.cnimble(plugin_dir(), &args).run().success();
+            site.add_second(&web);
         }
         let _server = Server::start(&site.router, 8080, "far");
         let mut faults = Vec::new();
@@ -124,14 +123,14 @@ const DB6: &str = "fd00:214:1::3";
 const WEB6: &str = "fd00:214:1::2";
 
 /// The ranges of a network with this number, in which `web` has address 2 and `db` address 3.
-fn ranges(number: u8) -> Value {
+pub(super) fn ranges(number: u8) -> Value {
     json!({"type": "host-local", "ranges": [
         [{"subnet": format!("10.214.{number}.0/24")}], [{"subnet": format!("fd00:214:{number}::/64")}],
     ]})
 }
 
 /// Ranges of the network outside, which has the router as gateway.
-fn outside(number: u8) -> Value {
+pub(super) fn outside(number: u8) -> Value {
     json!({"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges": [
         [{"subnet": format!("10.{number}.0.0/24"), "rangeStart": format!("10.{number}.0.50"), "gateway": format!("10.{number}.0.1")}],
         [{"subnet": format!("fd00:{number}::/64"), "rangeStart": format!("fd00:{number}::50"), "gateway": format!("fd00:{number}::1")}],
@@ -139,30 +138,36 @@ fn outside(number: u8) -> Value {
 }
 
 /// Returns a plugin with more keys.
-fn with(mut plugin: Value, mut more: Value) -> Value {
+pub(super) fn with(mut plugin: Value, mut more: Value) -> Value {
     plugin.as_object_mut().unwrap().append(more.as_object_mut().unwrap());
     plugin
 }
 
 /// A bridge with gateways, default routes and masquerading, and more keys.
-fn bridge(more: Value) -> Value {
+pub(super) fn bridge(more: Value) -> Value {
     let base = json!({"type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipMasq": true, "ipam": ranges(1)});
     with(base, more)
 }
 
 /// A bridge of its own for the second interface of `web`.
-fn second_bridge() -> Value {
+pub(super) fn second_bridge() -> Value {
     json!({"type": "bridge", "bridge": "br2", "isGateway": true, "ipam": ranges(2)})
 }
 
 /// A plugin on the uplink, with pods that the router sees.
-fn on_uplink(kind: &str, more: Value) -> Value {
+pub(super) fn on_uplink(kind: &str, more: Value) -> Value {
     with(json!({"type": kind, "master": "up0", "ipam": outside(7)}), more)
 }
 
 impl Site {
+    /// Gives `web` the interface net1 in the network `second`.
+    pub(super) fn add_second(&self, web: &Pod) {
+        let args = ["add", "second", web.path(), "--container-id", "web", "--ifname", "net1"];
+        self.node.cnimble(plugin_dir(), &args).run().success();
+    }
+
     /// A network of these plugins. Those with leases get their directory.
-    fn chain(&self, name: &str, mut plugins: Value) {
+    pub(super) fn chain(&self, name: &str, mut plugins: Value) {
         let dir = self.node.host.dir();
         for plugin in plugins.as_array_mut().unwrap() {
             if !plugin["ipam"].is_null() {
@@ -188,7 +193,7 @@ const V6: &[&str] =
 /// Receivers without the network's gateway on the host.
 const NEIGHBOUR: &[&str] = &["db", DB6, "db:9", "[fd00:214:1::3]:9/udp"];
 /// The router's routes to pods whose packets are not masqueraded.
-const ROUTES_BACK: &str =
+pub(super) const ROUTES_BACK: &str =
     "ip route add 10.214.0.0/16 via 10.7.0.2; ip -6 route add fd00:214::/32 via fd00:7::2";
 
 #[test]
