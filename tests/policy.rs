@@ -347,6 +347,42 @@ fn only_the_libraries_are_published() {
 }
 
 /// The packages have the version of Cargo.toml, so that a release is named in one place.
+/// Returns the names of the dependencies of each package in a lock file that comes from no registry.
+fn locked_dependencies(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut own = BTreeMap::new();
+    for package in lock.split("[[package]]\n").skip(1).filter(|package| !package.contains("\nsource = ")) {
+        let name = package.lines().next().and_then(|line| line.split('"').nth(1)).unwrap();
+        // A name that is there in two versions is followed by one of these.
+        let entries = package.lines().filter_map(|line| line.strip_prefix(" \"")?.split([' ', '"']).next());
+        own.insert(name, entries.collect());
+    }
+    own
+}
+
+/// The fuzzers are a workspace of their own, so that a new dependency of a crate is due in their lock file, too.
+#[test]
+fn the_fuzzers_lock_file_has_the_dependencies_of_each_crate() {
+    let lock = std::fs::read_to_string(root().join("fuzz/Cargo.lock")).unwrap();
+    let locked = locked_dependencies(&lock);
+    let mut due = Vec::new();
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        let Some(locked) = locked.get(name).filter(|_| package["source"].is_null()) else { continue };
+        // Cargo locks an optional dependency if its feature is on, and no dependency of tests.
+        let declared = package["dependencies"].as_array().unwrap();
+        let needed = declared
+            .iter()
+            .filter(|dependency| dependency["kind"] != "dev" && dependency["optional"] == false);
+        for dependency in needed.filter_map(|dependency| dependency["name"].as_str()) {
+            if !locked.contains(dependency) {
+                due.push(format!("{name}'s dependency {dependency}"));
+            }
+        }
+    }
+    let command = "cargo update -w --manifest-path fuzz/Cargo.toml";
+    assert!(due.is_empty(), "fuzz/Cargo.lock lacks {}; run {command}", due.join(", "));
+}
+
 #[test]
 fn versions_agree() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
