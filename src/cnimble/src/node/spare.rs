@@ -27,8 +27,10 @@ const SELDOM: Duration = Duration::from_secs(60);
 /// The interval between looks at a store that was complete at the last one. Each look is three requests.
 const RARELY: Duration = Duration::from_secs(300);
 
-/// The interval after a failure of etcd, once etcd answers again.
+/// The first interval after a failure of the store, once it answers again. It doubles with each failure.
 const SOON: Duration = Duration::from_secs(5);
+/// The longest such interval.
+const LATER: Duration = Duration::from_secs(40);
 
 /// What the program has reached for a network.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,6 +71,8 @@ struct NetworkCheck {
     /// The lease directory's modification time before that look.
     changed: Option<SystemTime>,
     outcome: SpareOutcome,
+    /// The number of failures in a row, which the store has answered.
+    failures: u32,
     /// The number of other boots that use the node's name.
     namesakes: usize,
     /// The time of the last look at the store, and the error of an ADD that needs it, if there was one.
@@ -79,12 +83,17 @@ impl NetworkCheck {
     /// Returns whether the program has to run again. `changed` is the lease directory's modification time now.
     fn is_due(&self, network: &Network, changed: Option<SystemTime>, routed: Option<&Routed>) -> bool {
         let answers = routed.is_some_and(Routed::answers);
-        if answers && self.at.elapsed() >= SOON && matches!(self.outcome, SpareOutcome::Failed(_)) {
+        if answers && self.failures > 0 && self.at.elapsed() >= pause_after(self.failures) {
             return true;
         }
         self.at.elapsed() >= SELDOM.min(network.offline / 6)
             || (self.outcome == SpareOutcome::Done && self.changed != changed)
     }
+}
+
+/// Returns the time until the next run of the program after so many failures in a row.
+fn pause_after(failures: u32) -> Duration {
+    SOON.saturating_mul(1 << failures.saturating_sub(1).min(8)).min(LATER)
 }
 
 /// The network for which the other nodes have routes to this node's pods.
@@ -162,13 +171,26 @@ pub(super) async fn keep(
                 log::warn!("network {}: {NAMESAKE}", network.name);
             }
             let at = Instant::now();
-            seen.insert(network.name.clone(), NetworkCheck { at, changed, outcome, namesakes, looked });
+            let failures = count_failures(last, &outcome, routed);
+            seen.insert(
+                network.name.clone(),
+                NetworkCheck { at, changed, outcome, failures, namesakes, looked },
+            );
         }
         let troubles = networks.iter().filter_map(|of| seen.get(&of.name)?.outcome.trouble(of)).collect();
         status.troubles(troubles);
         status.namesakes(seen.values().map(|seen| seen.namesakes).max().unwrap_or(0));
         sleep(LOOK).await;
     }
+}
+
+/// Returns the number of failures in a row, after the check `last`. Those of a store that does not answer count as one,
+/// so that the node is quick once it does.
+fn count_failures(last: Option<&NetworkCheck>, outcome: &SpareOutcome, routed: Option<&Routed>) -> u32 {
+    let SpareOutcome::Failed(err) = outcome else { return 0 };
+    let is_answer = routed.is_none_or(Routed::answers) && err.code != Code::TRY_AGAIN_LATER;
+    let before = last.filter(|_| is_answer).map_or(0, |last| last.failures);
+    before.saturating_add(1)
 }
 
 /// Logs a new outcome.
@@ -212,4 +234,34 @@ pub(super) async fn tend(
     let namesakes = answer.get("namesakes").and_then(Value::as_u64).unwrap_or(0);
     let outcome = if is_short { SpareOutcome::Short } else { SpareOutcome::Done };
     Ok(Tended { outcome, namesakes: usize::try_from(namesakes).unwrap_or(usize::MAX) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_node_asks_less_and_less_often() {
+        let pauses: Vec<u64> = (1..7).map(|failures| pause_after(failures).as_secs()).collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 40, 40]);
+        assert_eq!(pause_after(u32::MAX), LATER);
+    }
+
+    #[test]
+    fn failures_of_a_silent_store_count_as_one() {
+        let failed = |code| SpareOutcome::Failed(Error::new(code, "no"));
+        let check = |outcome, failures| NetworkCheck {
+            at: Instant::now(),
+            changed: None,
+            outcome,
+            failures,
+            namesakes: 0,
+            looked: (Instant::now(), None),
+        };
+        let last = check(failed(Code::NOT_AVAILABLE), 3);
+        assert_eq!(count_failures(Some(&last), &failed(Code::NOT_AVAILABLE), None), 4);
+        assert_eq!(count_failures(Some(&last), &failed(Code::TRY_AGAIN_LATER), None), 1);
+        assert_eq!(count_failures(Some(&last), &SpareOutcome::Done, None), 0);
+        assert_eq!(count_failures(None, &failed(Code::NOT_AVAILABLE), None), 1);
+    }
 }
