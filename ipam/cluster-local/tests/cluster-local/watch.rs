@@ -15,7 +15,7 @@ use super::{Node, cluster, cluster_of, refused};
 
 /// A program that watches, and the lines that it has printed.
 pub(super) struct Watch {
-    process: Background,
+    pub(super) process: Background,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
@@ -58,7 +58,7 @@ impl Watch {
         assert!(wait_until(PATIENCE, || looks() > before), "{}", self.all());
     }
 
-    fn all(&self) -> String {
+    pub(super) fn all(&self) -> String {
         self.lines.lock().unwrap().join("\n")
     }
 }

@@ -77,11 +77,12 @@ pub(crate) struct Host {
 }
 
 /// The new state of a block, of a single address, or of a node's addresses. A `None` in it means that there is none any
-/// more.
+/// more. `Fence` means that the fence may have changed, and has to be read.
 pub(crate) enum Change {
     Block(IpAddr, Option<Owner>),
     Single(IpAddr, Option<Owner>),
     Host(String, Option<Vec<IpAddr>>),
+    Fence,
 }
 
 impl Change {
@@ -90,6 +91,7 @@ impl Change {
         match self {
             Change::Block(_, owner) | Change::Single(_, owner) => owner.is_none(),
             Change::Host(_, ips) => ips.is_none(),
+            Change::Fence => false,
         }
     }
 }

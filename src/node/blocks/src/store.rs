@@ -242,6 +242,9 @@ pub(crate) trait Store: Sized {
 
 /// The changes after a list was read. It is safe to drop the future of `next` while it waits.
 pub(crate) trait Watch {
+    /// Returns whether changes of the fence are reported. Otherwise the fence has to be read every few seconds.
+    fn reports_fence(&self) -> bool;
+
     /// Waits for the next changes. Returns them with the revision to which they lead, if it is known.
     async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)>;
 }

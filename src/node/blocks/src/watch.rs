@@ -21,9 +21,12 @@ use crate::{BlocksError, Result};
 
 /// How long changes are collected before they are reported together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// The time between two reads of the store without changes, and between lines to the agent. A watch of a member without
-/// a quorum reports nothing, so a read has to notice.
+/// The time between lines to the agent, and between two reads of a fence whose changes are not reported. A watch of a
+/// member without a quorum reports nothing, so a read has to notice.
 const LOOK: Duration = Duration::from_secs(10);
+/// The time between two reads of a fence whose changes are reported. A server that was stopped reports nothing, and its
+/// kernel still confirms what it receives.
+const SELDOM: Duration = Duration::from_secs(60);
 /// The time until the next read of a store that did not answer, while a removal waits to be reported.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,7 @@ impl State {
     /// Applies a change. Returns whether the state differs now.
     fn apply(&mut self, change: Change) -> bool {
         let (owners, ip, owner) = match change {
+            Change::Fence => return false,
             Change::Host(name, ips) => return set_key(&mut self.hosts, name, ips),
             Change::Block(ip, owner) => (&mut self.blocks, ip, owner),
             Change::Single(ip, owner) => (&mut self.singles, ip, owner),
@@ -112,13 +116,17 @@ pub(crate) async fn follow<S: Store>(
     say(&state.line(cluster, epoch)?).map_err(|err| agent_error::<S>(&err))?;
     let mut look = tokio::time::interval_at(Instant::now() + LOOK, LOOK);
     let mut pending = Pending { due: None, removes: false, missed: false };
-    let mut told = state.revision;
+    let (mut told, mut checked) = (state.revision, Instant::now());
     loop {
         tokio::select! {
             next = changes.next() => {
-                let (changes, revision) = next?;
-                changes.into_iter().for_each(|change| pending.apply(&mut state, change));
+                let (news, revision) = next?;
+                let is_fence = news.iter().any(|change| matches!(change, Change::Fence));
+                news.into_iter().for_each(|change| pending.apply(&mut state, change));
                 state.revision = state.revision.max(revision.unwrap_or(0));
+                if is_fence {
+                    pending.check(&mut session, cluster).await?;
+                }
             }
             () = tokio::time::sleep_until(pending.due.unwrap_or_else(Instant::now)), if pending.due.is_some() => {
                 // An emptied store looks like one whose nodes have gone. Only its fence tells them apart.
@@ -131,8 +139,13 @@ pub(crate) async fn follow<S: Store>(
                 told = state.revision;
             }
             _ = look.tick() => {
-                if !pending.check(&mut session, cluster).await? {
-                    continue;
+                let limit = if changes.reports_fence() { SELDOM } else { LOOK };
+                // A tick comes a little early or late.
+                if pending.missed || checked.elapsed() + LOOK / 2 >= limit {
+                    if !pending.check(&mut session, cluster).await? {
+                        continue;
+                    }
+                    checked = Instant::now();
                 }
                 // The agent must know the latest revision. Pending changes are reported by their own branch.
                 let is_news = told < state.revision && pending.due.is_none();

@@ -70,6 +70,11 @@ impl Streams {
 }
 
 impl Watch for Streams {
+    /// Returns false: a member without a quorum reports nothing, so only a read shows whether the fence is unchanged.
+    fn reports_fence(&self) -> bool {
+        false
+    }
+
     async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)> {
         let (list, message) = tokio::select! {
             message = self.blocks.message() => (List::Blocks, message),

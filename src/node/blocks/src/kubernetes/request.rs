@@ -51,8 +51,18 @@ impl Kubernetes {
     /// Lists a collection, and remembers the revision. An object that is no JSON is left out.
     pub(super) async fn list(&mut self, objects: &Collection) -> Result<Vec<Value>> {
         let mut found = Vec::new();
+        self.read_each(objects, |object| found.push(object)).await?;
+        Ok(found)
+    }
+
+    /// Passes each object of a collection to `take`, as [`Kubernetes::list`] lists them.
+    pub(super) async fn read_each(
+        &mut self,
+        objects: &Collection,
+        mut take: impl FnMut(Value),
+    ) -> Result<()> {
         let listing = objects.list(&self.connection, |json| {
-            found.extend(serde_json::from_slice::<Value>(json).ok());
+            serde_json::from_slice::<Value>(json).into_iter().for_each(&mut take);
             Ok::<_, cnimble_api::Error>(())
         });
         let listed = in_time(async { Ok(listing.await) }).await?;
@@ -67,7 +77,12 @@ impl Kubernetes {
             }
             Err(err) => return Err(failed(&err)),
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// Returns the collection of this network's pool alone.
+    pub(super) fn own_pool(&self) -> Collection {
+        Collection::new(Kind::Pool.path()).only("metadata.name", &self.pool)
     }
 
     /// Lists the objects of a kind with all of these labels.

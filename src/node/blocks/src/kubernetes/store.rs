@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use cnimble_api::{Collection, Connection, Server};
+use cnimble_api::{Connection, Server};
 use cnimble_cni::Error;
 use cnimble_leases::cluster::config::{self, Cluster};
 use cnimble_leases::cluster::share::{Identity, Owned};
@@ -137,8 +137,7 @@ impl Store for Kubernetes {
     }
 
     async fn read_fence(&mut self) -> Result<Option<Fence>> {
-        let one = Collection::new(Kind::Pool.path()).only("metadata.name", &self.pool);
-        let Some(pool) = self.list(&one).await?.pop() else { return Ok(None) };
+        let Some(pool) = self.list(&self.own_pool()).await?.pop() else { return Ok(None) };
         self.fence = objects::fence(&pool)?;
         self.object = pool;
         Ok(Some(self.fence.clone()))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use cnimble_api::{Collection, Connection, Lines, Notice, notice};
+use cnimble_api::{Collection, Connection, HttpError, Lines, Notice, notice};
 use cnimble_cni::names;
 
 use super::objects::{Block, Claim, deleted, name, spec};
@@ -35,14 +35,27 @@ struct List {
     objects: Collection,
     version: Option<String>,
     lines: Option<Lines>,
+    /// Whether the server has forbidden the watch.
+    is_forbidden: bool,
     /// The time from which the collection may be watched again.
     again: Instant,
 }
 
 impl List {
-    fn new(kind: Kind, labels: &str, revision: i64) -> Self {
-        let (objects, version) = (kind.labelled(labels), Some(revision.to_string()));
-        List { objects, version, lines: None, again: Instant::now() }
+    fn new(objects: Collection, revision: i64) -> Self {
+        let version = Some(revision.to_string());
+        List { objects, version, lines: None, is_forbidden: false, again: Instant::now() }
+    }
+
+    /// Waits as [`List::next`] does, but forever if the server forbids the watch.
+    async fn next_if_allowed(&mut self, connection: &Connection) -> Result<(Value, Fate)> {
+        if !self.is_forbidden {
+            let next = self.next(connection).await;
+            if !self.is_forbidden {
+                return next;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Waits for the next changed object, and begins another watch when one ends. It is safe to drop this future while
@@ -55,7 +68,10 @@ impl List {
             let Some(lines) = &mut self.lines else {
                 tokio::time::sleep_until(self.again).await;
                 let from = self.version.clone().unwrap_or_default();
-                let lines = self.objects.watch(connection, &from, LIMIT).await.map_err(|err| failed(&err))?;
+                let lines = self.objects.watch(connection, &from, LIMIT).await.map_err(|err| {
+                    self.is_forbidden = is_forbidden(&err);
+                    failed(&err)
+                })?;
                 self.again = Instant::now() + PAUSE;
                 self.lines = Some(lines.ok_or_else(|| away("it has forgotten the version"))?);
                 continue;
@@ -88,6 +104,8 @@ pub(crate) struct Lists {
     connection: Arc<Connection>,
     blocks: List,
     claims: List,
+    /// The pool alone. A role of an earlier version does not allow to watch it.
+    pool: List,
     nodes: BTreeMap<String, Boots>,
 }
 
@@ -98,35 +116,45 @@ impl Lists {
         labels: &str,
         mut take: impl FnMut(Change),
     ) -> Result<Self> {
-        let blocks = session.all(Kind::Block, labels).await?;
+        // Thousands of objects are not kept, only what they say.
+        let (blocks, claims) = (Kind::Block.labelled(labels), Kind::NodeClaim.labelled(labels));
+        let each = |block: Value| of_block(&block, Fate::Exists).into_iter().for_each(&mut take);
+        session.read_each(&blocks, each).await?;
         let blocks_at = session.revision;
-        let claims = session.all(Kind::NodeClaim, labels).await?;
-        let mut lists = Lists {
-            connection: Arc::clone(&session.connection),
-            blocks: List::new(Kind::Block, labels, blocks_at),
-            claims: List::new(Kind::NodeClaim, labels, session.revision),
-            nodes: BTreeMap::new(),
+        let mut nodes = BTreeMap::new();
+        let each = |claim: Value| {
+            of_claim(&mut nodes, &claim, Fate::Exists).into_iter().for_each(&mut take);
         };
-        blocks.iter().filter_map(|block| of_block(block, Fate::Exists)).for_each(&mut take);
-        claims.iter().filter_map(|claim| lists.of_claim(claim, Fate::Exists)).for_each(&mut take);
-        Ok(lists)
+        session.read_each(&claims, each).await?;
+        Ok(Lists {
+            connection: Arc::clone(&session.connection),
+            blocks: List::new(blocks, blocks_at),
+            claims: List::new(claims, session.revision),
+            pool: List::new(session.own_pool(), session.revision),
+            nodes,
+        })
     }
+}
 
-    /// Records a changed claim, and returns the addresses of its node. They are those of the latest boot's claim.
-    /// Returns `None` for an invalid claim.
-    fn of_claim(&mut self, object: &Value, fate: Fate) -> Option<Change> {
-        let claim: Claim = spec(object).ok()?;
-        let node = Some(claim.identity.name).filter(|name| names::is_identifier(name))?;
-        let boots = self.nodes.entry(node.clone()).or_default();
-        let key = (claim.sequence, name(object).to_owned());
-        if fate == Fate::Exists && deleted(object).is_none() {
-            drop(boots.insert(key, claim.addresses));
-        } else {
-            drop(boots.remove(&key));
-        }
-        let latest = boots.last_key_value().map(|(_, ips)| ips.clone());
-        Some(Change::Host(node, latest.filter(|ips| !ips.is_empty())))
+/// Returns whether the server has refused a request for lack of a right.
+fn is_forbidden(err: &cnimble_api::Error) -> bool {
+    matches!(err, cnimble_api::Error::Http { source: HttpError::Status { status: 403, .. }, .. })
+}
+
+/// Records a changed claim in `nodes`, and returns the addresses of its node. They are those of the latest boot's claim.
+/// Returns `None` for an invalid claim.
+fn of_claim(nodes: &mut BTreeMap<String, Boots>, object: &Value, fate: Fate) -> Option<Change> {
+    let claim: Claim = spec(object).ok()?;
+    let node = Some(claim.identity.name).filter(|name| names::is_identifier(name))?;
+    let boots = nodes.entry(node.clone()).or_default();
+    let key = (claim.sequence, name(object).to_owned());
+    if fate == Fate::Exists && deleted(object).is_none() {
+        drop(boots.insert(key, claim.addresses));
+    } else {
+        drop(boots.remove(&key));
     }
+    let latest = boots.last_key_value().map(|(_, ips)| ips.clone());
+    Some(Change::Host(node, latest.filter(|ips| !ips.is_empty())))
 }
 
 /// Converts a changed block. Returns `None` for an invalid one.
@@ -137,6 +165,10 @@ fn of_block(object: &Value, fate: Fate) -> Option<Change> {
 }
 
 impl Watch for Lists {
+    fn reports_fence(&self) -> bool {
+        !self.pool.is_forbidden
+    }
+
     async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)> {
         let connection = &*self.connection;
         let (change, revision) = tokio::select! {
@@ -146,7 +178,11 @@ impl Watch for Lists {
             }
             next = self.claims.next(connection) => {
                 let (object, fate) = next?;
-                (self.of_claim(&object, fate), self.claims.revision())
+                (of_claim(&mut self.nodes, &object, fate), self.claims.revision())
+            }
+            next = self.pool.next_if_allowed(connection) => {
+                next?;
+                (Some(Change::Fence), None)
             }
         };
         Ok((change.into_iter().collect(), revision))
