@@ -111,6 +111,31 @@ fn a_container_that_may_live_is_waited_for_only_if_it_is_in_the_way() {
     assert_eq!(driver.records().len(), 1);
 }
 
+/// netavark 2.1 calls the driver although the namespace is gone. podman may call it twice.
+#[test]
+fn teardown_works_after_the_namespace_is_gone() {
+    cnimble_tests::need!("ip", "nft");
+    let node = Node::new();
+    let driver = Driver::new(&node);
+    cni_network(&node, "demo", "10.89.7.0/24");
+    for (network, address) in [
+        (
+            driver.create(&json!({"subnets": [{"subnet": "10.89.17.0/24"}]})),
+            json!({"static_ips": ["10.89.17.9"]}),
+        ),
+        (driver.create(&json!({"options": {"network": "demo"}})), json!({})),
+    ] {
+        let one = Container::new(&node, "one", &network, &address).publish(8080);
+        driver.setup(&one);
+        end_namespace(&node, "one");
+        driver.teardown(&one);
+        driver.teardown(&one);
+        driver.assert_nothing_left();
+    }
+    let leases = node.sh("ls /var/lib/cni/networks/demo");
+    assert!(!leases.contains("10.89."), "{leases}");
+}
+
 /// After the restart of a machine no `teardown` comes. `cnimble gc` ends the attachments, too.
 #[test]
 fn a_dead_container_is_ended_by_gc() {
