@@ -1,9 +1,10 @@
 //! Nodes that have left the cluster: other nodes return their blocks, and none of their addresses has two owners.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use cnimble_tests::http::ApiServer;
-use cnimble_tests::{Host, PATIENCE, wait_until};
+use cnimble_tests::{Background, Host, PATIENCE, command, plugin_dir, wait_until};
 use serde_json::json;
 
 use super::agent::agent_of;
@@ -113,6 +114,38 @@ fn the_agent_returns_the_blocks_of_a_node_that_the_api_server_deletes() {
     let _agent = agent_of(&dir, &first, "127.0.0.21:8080");
     let log = || std::fs::read_to_string(dir.join("log")).unwrap();
     let is_known = || etcd.get("/cnimble/ipam/net/nodes/a").contains("\"listed\":true");
+    assert!(wait_until(PATIENCE, is_known), "{}", log());
+    assert!(claimed(&first).is_superset(&owned(&gone)));
+    api.delete("default/b");
+    assert!(wait_until(PATIENCE, || claimed(&first).is_disjoint(&owned(&gone))), "{}", log());
+}
+
+/// Routes follow the store's nodes, and the API server tells which nodes are gone. With an autoscaler nobody runs
+/// `cnimble ipam release`.
+#[test]
+fn an_agent_with_shared_blocks_returns_those_of_a_node_that_the_api_server_deletes() {
+    let host = Host::new();
+    let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
+    let [first, gone] = [&nodes[0], &nodes[1]].map(|node| node.offline(3));
+    gone.added("p1");
+    tend(&gone, &["a", "b"]);
+    let api = ApiServer::of_nodes(&host, "127.0.0.21:8080");
+    for name in ["a", "b"] {
+        api.put(json!({"metadata": {"name": name}}));
+    }
+    let dir = host.dir().join("agent");
+    std::fs::create_dir(&dir).unwrap();
+    let (keys, kubeconfig) = (dir.join("pods.json"), api.kubeconfig(&dir, None));
+    std::fs::write(&keys, first.config["ipam"].to_string()).unwrap();
+    let mut process = first.command(command());
+    process.arg("--cni-path").arg(plugin_dir()).arg("--conf-dir").arg(dir.join("net.d"));
+    process.args(["node", "--name", "net", "--node-ip", "192.0.2.1", "--cluster-local"]).arg(keys);
+    process.arg("--kubeconfig").arg(kubeconfig).arg("--listen").arg(dir.join("sock"));
+    process.stdin(Stdio::null()).stderr(std::fs::File::create(dir.join("log")).unwrap());
+    let _agent = Background::start(&mut process);
+    let log = || std::fs::read_to_string(dir.join("log")).unwrap();
+    let has_share = || first.store().join(".cnimble-share").exists();
+    let is_known = || has_share() && first.share()["identity"]["listed"] == true;
     assert!(wait_until(PATIENCE, is_known), "{}", log());
     assert!(claimed(&first).is_superset(&owned(&gone)));
     api.delete("default/b");

@@ -11,7 +11,8 @@ use super::service::{Listen, LogFormat};
 /// The wanted network of a node, and the source of the list of nodes.
 #[derive(Debug, Args)]
 pub(crate) struct Node {
-    /// Read the nodes from the API server of this kubeconfig
+    /// Read the nodes from the API server of this kubeconfig. With --cluster-local it only tells which nodes are
+    /// gone for good, so that their blocks return
     #[arg(long, value_name = "FILE", group = "server")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Read the nodes from the API server of the cluster that runs this process as a pod
@@ -19,7 +20,7 @@ pub(crate) struct Node {
     pub(crate) in_cluster: bool,
     /// Read the nodes from the cluster's store (etcd or Kubernetes), where they own blocks of a shared subnet.
     /// The file has the `ipam` keys of the IPAM plugin cluster-local
-    #[arg(long, value_name = "FILE", group = "server", conflicts_with_all = ["template", "remove_on_delete"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["template", "remove_on_delete"])]
     pub(crate) cluster_local: Option<PathBuf>,
     /// With --cluster-local: an address of this node that the other nodes reach, one per family; repeatable
     /// [default: the addresses of the default route's link]
@@ -60,7 +61,7 @@ pub(crate) struct Node {
     #[arg(long, conflicts_with = "once")]
     pub(crate) dry_run: bool,
     /// Remove routes, masquerading and the network's file, and exit
-    #[arg(long, conflicts_with_all = ["once", "dry_run", "server"])]
+    #[arg(long, conflicts_with_all = ["once", "dry_run", "server", "cluster_local"])]
     pub(crate) remove: bool,
     /// Serve /metrics, /livez, /readyz and /nodes on a Unix socket (its path) or a loopback ADDRESS:PORT, or `off`
     #[arg(long, value_name = "WHERE", default_value = "/run/cnimble/node.sock")]

@@ -56,6 +56,10 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         ips: given.node_ip.clone(),
         shared: shared.clone(),
     });
+    let cluster_nodes = match &follower {
+        Nodes::Etcd(_) if has_server(given) => Some(api_follower(given)?),
+        _ => None,
+    };
     let mut agent = Agent::new(options).map_err(|err| failed(&err.to_string()))?;
     if given.once || given.dry_run {
         if let (Nodes::Etcd(shares), false) = (&follower, given.dry_run) {
@@ -76,8 +80,13 @@ pub(super) async fn node(session: &Session, given: &Node) -> Result<(), Report> 
         // The upkeep of spare blocks reads this file. Pods can be added and removed while etcd is unreachable.
         status.prepared(agent.prepare());
     }
-    let listed = matches!(follower, Nodes::Api(_)).then(|| shared.clone());
+    // The API server's nodes tell whose blocks return, even if routes follow the store's.
+    let listed = match (&follower, &cluster_nodes) {
+        (Nodes::Api(_), _) => Some(shared.clone()),
+        (Nodes::Etcd(_), cluster_nodes) => cluster_nodes.as_ref().map(|nodes| nodes.subscribe().0),
+    };
     tasks.spawn(follower.run());
+    cluster_nodes.into_iter().for_each(|nodes| drop(tasks.spawn(nodes.run())));
     tasks.spawn(spare::keep(session.conf.clone(), path, routed, listed, status.clone()));
     let (told, timed) = (status.clone(), status.clone());
     tasks.spawn(async move {
@@ -160,15 +169,24 @@ fn follower(given: &Node, options: &Options, path: &[PathBuf]) -> Result<Nodes, 
         let shares = Shares::new(&options.conflist, path).map_err(|why| failed(&why))?;
         return Ok(Nodes::Etcd(Box::new(shares)));
     }
-    if given.kubeconfig.is_none() && !given.in_cluster {
+    if !has_server(given) {
         return Err(usage("no source of nodes is given").hint(
             "give an API server (--kubeconfig, or --in-cluster in a pod) or a store (--cluster-local)",
         ));
     }
+    Ok(Nodes::Api(Box::new(api_follower(given)?)))
+}
+
+/// Returns whether the user has named an API server.
+fn has_server(given: &Node) -> bool {
+    given.kubeconfig.is_some() || given.in_cluster
+}
+
+/// Creates the follower of the API server's nodes. It fails if the server's kubeconfig can't be used.
+fn api_follower(given: &Node) -> Result<Follower, Report> {
     let kubeconfig = given.kubeconfig.clone().unwrap_or_default();
     let server = Api { kubeconfig, in_cluster: given.in_cluster };
-    let follower = Follower::new(&server).map_err(|err| Report::because(Exit::Config, NOT_TOLD, err))?;
-    Ok(Nodes::Api(Box::new(follower)))
+    Follower::new(&server).map_err(|err| Report::because(Exit::Config, NOT_TOLD, err))
 }
 
 /// Converts the command line into options of the agent.
