@@ -6,6 +6,7 @@ use cnimble_cni::{CniResult, Error};
 use cnimble_netlink::link::{self, Change, Link, Mac};
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::port::{self as bridge_port, Port};
+use cnimble_netlink::port_state::PortState;
 use cnimble_plugin::interface::{check, host, pod};
 use cnimble_plugin::{Call, Place};
 use cnimble_rules::filters::PodRules;
@@ -271,7 +272,7 @@ fn set_flags(cx: &mut Context<'_>, end: &Link) -> Result<(), Error> {
 fn pass_frames(cx: &mut Context<'_>, end: &Link) -> Result<(), Error> {
     let port = port_now(cx, end)?;
     let mut requests = vec![bridge_port::pass_frames(port.index, &port.name)];
-    if port.frames.is_some_and(|frames| frames.disabled) {
+    if port.frames.is_some_and(|frames| frames.state == PortState::Disabled) {
         requests.push(bridge_port::enable(port.index, &port.name));
     }
     Ok(cx.host.execute_all(requests)?)

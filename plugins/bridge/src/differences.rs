@@ -3,6 +3,7 @@
 use cnimble_cni::{CniResult, Error, Owner};
 use cnimble_netlink::link::Link;
 use cnimble_netlink::port::Vlan;
+use cnimble_netlink::port_state::PortState;
 use cnimble_netlink::{Netlink, sysctl};
 use cnimble_plugin::interface::check;
 
@@ -64,7 +65,7 @@ pub(crate) fn check_flags(port: &Link, config: &Config) -> Result<(), Error> {
 /// The kernel disables a port without a carrier, as while the pod's end is down. Such a state is no difference.
 pub(crate) fn check_frames(port: &Link) -> Result<(), Error> {
     let Some(frames) = port.frames else { return Ok(()) };
-    let difference = if frames.disabled && port.up && port.carrier {
+    let difference = if frames.state == PortState::Disabled && port.up && port.carrier {
         "state disabled, expected forwarding"
     } else if !frames.learning {
         "learning off, expected on"

@@ -5,11 +5,12 @@ use std::os::fd::BorrowedFd;
 
 use cnimble_cni::owner::tag;
 
-use super::link::port::{Frames, Port};
+use super::link::port::{Frames, Port, read_port};
 use super::link::read::family_and_index;
 use super::link::{Filter, Mac};
 use super::monitor::{for_each_waiting, listen};
 use super::nft::Element;
+use super::port_state::PortState;
 use super::socket::{Protocol, Socket};
 use super::uapi::if_link::{IFF_LOWER_UP, IFF_UP};
 use super::uapi::netconf::{NETCONFA_FORWARDING, NETCONFA_IFINDEX, NETCONFA_IFINDEX_ALL, NETCONFMSG};
@@ -221,12 +222,14 @@ impl PendingChanges {
         }
         if i32::from(family) == libc::AF_BRIDGE
             && let Some(port) = Attributes::behind(message.body, IFINFOMSG).nested(libc::IFLA_PROTINFO)
-            && let Ok(flags_of_port) = Port::read(port)
+            && let Ok((port, frames)) = read_port(port)
         {
-            let now = Flags { port: flags_of_port, frames: Frames::read(port) };
+            let now = Flags { port, frames };
             let has_carrier = flags & IFF_UP != 0 && flags & IFF_LOWER_UP != 0;
             let before = self.ports.insert(index, now);
-            if (now.frames.disabled && has_carrier) || before.is_some_and(|before| now.lacks(before)) {
+            if (now.frames.state == PortState::Disabled && has_carrier)
+                || before.is_some_and(|before| now.lacks(before))
+            {
                 self.suspects.insert(index);
             }
         }

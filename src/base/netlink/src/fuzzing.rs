@@ -7,7 +7,7 @@ use super::uapi::nfnetlink::NFGENMSG;
 use super::wire::{Ack, Attributes, Message, Messages};
 use super::{
     addr, conntrack, counters, fdb, link, listeners, lookup, monitor, neigh, netconf, next_hop, policy, port,
-    port_state, route_read, rule,
+    route_read, rule,
 };
 
 /// A datagram of NETLINK_ROUTE.
@@ -33,7 +33,7 @@ pub(super) fn read(message: &Message<'_>) {
     let _ = (rule::read(message), rule::read_table(message), rule::read_about(message, "x"));
     let _ = (next_hop::read(message), route_read::towards(message));
     let _ = (port::read_vlan(message, 1), port::read_link(message, 1));
-    let _ = (lookup::read(message), port_state::read(message));
+    let _ = lookup::read(message);
     let _ = neigh::read_resolution(message);
     for v4 in [true, false] {
         let _ = (policy::read_rule(message, v4), policy::read_route(message, v4));

@@ -8,7 +8,7 @@ use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{Filter, Link, Mac};
 use cnimble_netlink::neigh::Resolution;
 use cnimble_netlink::port::Vlan;
-use cnimble_netlink::port_state::{BridgePort, PortState};
+use cnimble_netlink::port_state::PortState;
 
 use super::flow::Flow;
 use super::pod::{Departure, PodEnd};
@@ -42,7 +42,7 @@ impl Walk<'_> {
             self.check_frame(departure, std::slice::from_ref(&host_end))?;
             return Ok(Crossed::Host(host_end));
         };
-        let (port, vlan) = self.check_port(&host_end, &bridge)?;
+        let vlan = self.check_port(&host_end, &bridge)?;
         if let Some(gateway) = self.link_with(departure.next_hop)? {
             let arrival = if self.is_on(&gateway, &bridge)? { gateway } else { bridge.clone() };
             self.check_bridge_vlan(&bridge, vlan)?;
@@ -55,7 +55,7 @@ impl Walk<'_> {
                 if let Some(other_end) = other.host_end.clone() {
                     self.check_port_mtu(&other_end, &departure.flow)?;
                 }
-                self.check_between(&other, &bridge, port, vlan)?;
+                self.check_between(&host_end, &other, &bridge, vlan)?;
                 Ok(Crossed::Pod(Box::new(other)))
             }
             None => {
@@ -108,27 +108,22 @@ impl Walk<'_> {
         Ok((master.kind == "bridge").then_some(master))
     }
 
-    /// Checks that the port forwards frames. Returns its settings, and the VLAN of untagged frames if the bridge
-    /// filters VLANs. Returns `None` for both if the link is no port.
-    pub(crate) fn check_port(
-        &mut self,
-        port: &Link,
-        bridge: &Link,
-    ) -> Step<(Option<BridgePort>, Option<u16>)> {
-        let Some(state) = self.host.bridge_port(port.index)? else { return Ok((None, None)) };
+    /// Checks that the port forwards frames. Returns the VLAN of untagged frames, or `None` if the bridge does not
+    /// filter VLANs.
+    pub(crate) fn check_port(&mut self, port: &Link, bridge: &Link) -> Step<Option<u16>> {
+        let Some(state) = port.frames.map(|frames| frames.state) else { return Ok(None) };
         if let Some(fault) = link_fault(bridge).filter(|_| !bridge.up) {
             return Err(self.stops_until(HOST, "port", fault, format!("ip link set {} up", bridge.name)));
         }
-        if state.state != PortState::Forwarding {
-            let text =
-                format!("port {} of {} is {} and lets nothing pass", port.name, bridge.name, state.state);
+        if state != PortState::Forwarding {
+            let text = format!("port {} of {} is {} and lets nothing pass", port.name, bridge.name, state);
             let remedy = format!("bridge link set dev {} state 3", port.name);
             return Err(self.stops_until(HOST, "port", text, remedy));
         }
         let vlan = self.untagged_vlan(port, bridge)?;
         let in_vlan = vlan.map(|id| format!(", VLAN {id}")).unwrap_or_default();
         self.passes(HOST, "port", format!("{} of {} is forwarding{in_vlan}", port.name, bridge.name));
-        Ok((Some(state), vlan))
+        Ok(vlan)
     }
 
     /// Returns the VLAN of the frames that a pod sends, or `None` if the bridge does not filter. A port without such a
@@ -228,17 +223,11 @@ impl Walk<'_> {
     }
 
     /// Follows the packet from one port of a bridge to another one. `vlan` is the VLAN of the first one.
-    fn check_between(
-        &mut self,
-        other: &PodEnd,
-        bridge: &Link,
-        port: Option<BridgePort>,
-        vlan: Option<u16>,
-    ) -> Step<()> {
+    fn check_between(&mut self, port: &Link, other: &PodEnd, bridge: &Link, vlan: Option<u16>) -> Step<()> {
         let Some(end) = &other.host_end else { return Ok(()) };
         let end = end.clone();
         self.check_bridge_rules()?;
-        let (to, _) = self.check_port(&end, bridge)?;
+        self.check_port(&end, bridge)?;
         if let Some(id) = vlan
             && !self.host.vlans(end.index)?.iter().any(|vlan| vlan.id == id)
         {
@@ -248,7 +237,7 @@ impl Walk<'_> {
             );
             return Err(self.stops_until(HOST, "port", text, format!("bridge vlan show dev {}", end.name)));
         }
-        if port.is_some_and(|of| of.isolated) && to.is_some_and(|of| of.isolated) {
+        if [port, &end].iter().all(|link| link.port.is_some_and(|of| of.isolated)) {
             let text =
                 format!("both ports of {} are isolated, so these pods cannot reach each other", bridge.name);
             return Err(self.stops_until(

@@ -9,10 +9,11 @@ use nix::errno::Errno;
 use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
 
 use super::{Change, changed};
+use crate::port_state::PortState;
 use crate::request::Mode;
 use crate::uapi::if_bridge::{
-    BR_STATE_DISABLED, BR_VLAN_MSG, BRIDGE_VLANDB_ENTRY, BRIDGE_VLANDB_ENTRY_INFO, BRIDGE_VLANDB_ENTRY_RANGE,
-    IFLA_BRIDGE_VLAN_INFO,
+    BR_STATE_FORWARDING, BR_VLAN_MSG, BRIDGE_VLANDB_ENTRY, BRIDGE_VLANDB_ENTRY_INFO,
+    BRIDGE_VLANDB_ENTRY_RANGE, IFLA_BRIDGE_VLAN_INFO,
 };
 use crate::uapi::if_link::{
     IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_GROUP_FWD_MASK, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING,
@@ -36,42 +37,36 @@ pub struct Port {
 /// How a bridge treats the frames of a port. A new port learns addresses, and gets all frames that are flooded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frames {
-    /// Whether the port has `state disabled`. The kernel sets it, too, while a port has no carrier.
-    pub disabled: bool,
+    /// The state of the port. Only a port that is forwarding lets frames pass. The kernel disables a port that has no
+    /// carrier.
+    pub state: PortState,
     /// Whether the port has `learning on`.
     pub learning: bool,
     /// Whether the port has `flood on`, `bcast_flood on` and `mcast_flood on`.
     pub flood: bool,
 }
 
-impl Frames {
-    /// Reads the attributes of a port (`IFLA_BRPORT_*`). Older kernels lack some of the switches, and behave as if they
-    /// were on.
-    pub(crate) fn read(port: Attributes<'_>) -> Self {
-        let floods = [IFLA_BRPORT_UNICAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_MCAST_FLOOD];
-        Frames {
-            disabled: get_byte(port, IFLA_BRPORT_STATE) == Some(BR_STATE_DISABLED),
-            learning: get_byte(port, IFLA_BRPORT_LEARNING) != Some(0),
-            flood: floods.into_iter().all(|kind| get_byte(port, kind) != Some(0)),
-        }
-    }
-}
-
-/// Returns the value of an attribute of one byte, or `None` if there is none before a damaged one.
-fn get_byte(port: Attributes<'_>, kind: u16) -> Option<u8> {
-    port.get(kind).and_then(|value| u8_at(value, 0))
-}
-
-impl Port {
-    /// Reads the attributes of a port (`IFLA_BRPORT_*`).
-    pub(crate) fn read(port: Attributes<'_>) -> Parsed<Self> {
-        let mask = port.find(IFLA_BRPORT_GROUP_FWD_MASK)?.and_then(|mask| u16_ne(mask, 0)).unwrap_or(0);
-        Ok(Port {
-            hairpin: port.find_u8(IFLA_BRPORT_MODE)?.is_some_and(|on| on != 0),
-            isolated: port.find_u8(IFLA_BRPORT_ISOLATED)?.is_some_and(|on| on != 0),
-            closed: mask & RESERVED == RESERVED,
-        })
-    }
+/// Reads the attributes of a port (`IFLA_BRPORT_*`). Older kernels lack some of the switches. Such a kernel behaves as if
+/// those of [`Frames`] were on, and those of [`Port`] off.
+pub(crate) fn read_port(attributes: Attributes<'_>) -> Parsed<(Port, Frames)> {
+    let is_on = |kind: u16, default: bool| -> Parsed<bool> {
+        Ok(attributes.find_u8(kind)?.map_or(default, |value| value != 0))
+    };
+    let mask = attributes.find(IFLA_BRPORT_GROUP_FWD_MASK)?.and_then(|mask| u16_ne(mask, 0)).unwrap_or(0);
+    let port = Port {
+        hairpin: is_on(IFLA_BRPORT_MODE, false)?,
+        isolated: is_on(IFLA_BRPORT_ISOLATED, false)?,
+        closed: mask & RESERVED == RESERVED,
+    };
+    let state = attributes.find_u8(IFLA_BRPORT_STATE)?.unwrap_or(BR_STATE_FORWARDING);
+    let frames = Frames {
+        state: PortState::from_number(state),
+        learning: is_on(IFLA_BRPORT_LEARNING, true)?,
+        flood: is_on(IFLA_BRPORT_UNICAST_FLOOD, true)?
+            && is_on(IFLA_BRPORT_BCAST_FLOOD, true)?
+            && is_on(IFLA_BRPORT_MCAST_FLOOD, true)?,
+    };
+    Ok((port, frames))
 }
 
 /// The mask of the addresses 01:80:c2:00:00:00 to :0f, except :01 (pause frames). No bridge forwards that one, and no
@@ -280,4 +275,27 @@ const VLAN_MAX: u16 = 4095;
 /// Appends the vlans from `first` to the one numbered `last`, all with the same flags.
 fn run(vlans: &mut Vec<Vlan>, first: Vlan, last: u16) {
     vlans.extend((first.id..=last.min(VLAN_MAX)).map(|id| Vlan { id, ..first }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns an attribute of one byte, with its padding.
+    fn attribute(kind: u16, value: u8) -> Vec<u8> {
+        [&5u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &[value, 0, 0, 0]].concat()
+    }
+
+    #[test]
+    fn a_port_without_switches_passes_frames_and_a_damaged_one_is_an_error() {
+        let (port, frames) = read_port(Attributes::new(&[])).unwrap();
+        assert_eq!(port, Port::default());
+        assert_eq!(frames, Frames { state: PortState::Forwarding, learning: true, flood: true });
+        let mut bytes = [attribute(IFLA_BRPORT_STATE, 0), attribute(IFLA_BRPORT_ISOLATED, 1)].concat();
+        let (port, frames) = read_port(Attributes::new(&bytes)).unwrap();
+        assert!(port.isolated && frames.state == PortState::Disabled);
+        // An attribute that is longer than the message.
+        bytes.extend([200, 0, 1, 0]);
+        assert!(read_port(Attributes::new(&bytes)).is_err());
+    }
 }

@@ -7,7 +7,7 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkIn
 use nix::errno::Errno;
 
 use crate::link::bad_name;
-use crate::link::port::{Frames, Port};
+use crate::link::port::read_port;
 use crate::link::{Filter, Link, Mac};
 use crate::request::encode;
 use crate::uapi::if_link::{
@@ -250,8 +250,8 @@ fn read_info(link: &mut Link, info: &[u8]) -> Parsed<()> {
             }
             libc::IFLA_INFO_DATA => link.settings = super::kind::read(&link.kind, value)?,
             IFLA_INFO_SLAVE_DATA if of_bridge => {
-                let port = Attributes::new(value);
-                (link.port, link.frames) = (Some(Port::read(port)?), Some(Frames::read(port)));
+                let (port, frames) = read_port(Attributes::new(value))?;
+                (link.port, link.frames) = (Some(port), Some(frames));
             }
             _ => {}
         }

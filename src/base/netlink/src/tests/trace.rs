@@ -97,15 +97,15 @@ fn states_of_ports_and_neighbours_are_told() {
         let bridge = bridge(&mut netlink, "br0");
         let new = NewVeth { master: Some(bridge.index), ..plain_veth("v0", "e0", &pod) };
         let port = netlink.create_link(add_veth(&new)).unwrap();
-        assert_eq!(netlink.bridge_port(port.index).unwrap().unwrap().state, PortState::Disabled);
-        assert_eq!(netlink.bridge_port(bridge.index).unwrap(), None);
+        assert_eq!(netlink.link_at(port.index).unwrap().frames.unwrap().state, PortState::Disabled);
+        assert_eq!(netlink.link_at(bridge.index).unwrap().frames, None);
         let mut inside = Netlink::open_in(&pod).unwrap();
         let e0 = inside.link("e0").unwrap();
         up(&mut inside, &e0);
         up(&mut netlink, &bridge);
         up(&mut netlink, &port);
         let end = Instant::now() + Duration::from_secs(10);
-        while netlink.bridge_port(port.index).unwrap().unwrap().state != PortState::Forwarding {
+        while netlink.link_at(port.index).unwrap().frames.unwrap().state != PortState::Forwarding {
             assert!(Instant::now() < end, "the port doesn't forward");
         }
         let mac = Mac::random();
