@@ -56,7 +56,7 @@ impl Doctor<'_> {
             outcomes.extend(self.repair_network(None, of, reach).await);
         }
         let mut outcomes: Vec<Repair> = outcomes.into_values().collect();
-        if outcomes.iter().any(|outcome| matches!(outcome, Repair::Done))
+        if needs_second_look(findings, &outcomes)
             && let Err(err) = self.confirm(findings, &mut outcomes)
         {
             log::warn!("what was repaired was not looked at again: {err}");
@@ -139,6 +139,17 @@ impl Doctor<'_> {
         let orphans = self.orphans(&sight)?;
         Ok(Examination { orphans, end: Instant::now() + begun.elapsed().max(TRUST) })
     }
+}
+
+/// Returns whether a second look at the node can correct an outcome. A repair of a living pod verifies itself, so a guard
+/// that has repaired only such pods does not look at the whole node.
+fn needs_second_look(findings: &[Finding], outcomes: &[Repair]) -> bool {
+    let has_repaired = outcomes.iter().any(|outcome| matches!(outcome, Repair::Done));
+    findings.iter().zip(outcomes).any(|(finding, outcome)| match (&finding.action, outcome) {
+        (FindingRepair::Attachment(_), _) => false,
+        (FindingRepair::Runtime, Repair::Failed(_)) => has_repaired && finding.kind.is_of_sandbox(),
+        (_, outcome) => matches!(outcome, Repair::Done),
+    })
 }
 
 /// Counts as repaired what is gone because of another repair of this call.
