@@ -1,10 +1,11 @@
 //! Network namespaces: a handle, and a moment inside.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,8 +45,9 @@ pub struct NetNs {
 }
 
 thread_local! {
-    /// The descriptor of the namespace from which this thread has entered another, while it is inside.
-    static HOME: Cell<Option<RawFd>> = const { Cell::new(None) };
+    /// The namespace from which this thread has entered another, while it is inside. It has no destructor, whose
+    /// registration would cost system calls and pages.
+    static HOME: ManuallyDrop<RefCell<Option<Arc<NetNs>>>> = const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 impl NetNs {
@@ -194,10 +196,10 @@ impl NetNs {
         };
         setns(&self.fd, CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::new("enter a network namespace", errno))?;
-        let home = origin.fd.as_raw_fd();
+        let outer = HOME.with(|noted| noted.replace(Some(Arc::clone(&origin))));
         // Both are dropped after `inside`, the last one first, and also when that unwinds from a panic.
         let _way_back = WayBack(origin);
-        let _noted = NotedHome(HOME.replace(Some(home)));
+        let _noted = NotedHome(outer);
         Ok(inside())
     }
 
@@ -207,10 +209,8 @@ impl NetNs {
     /// # Errors
     /// Fails if the namespace can't be left.
     pub fn leave_entered() -> Result<()> {
-        let Some(home) = HOME.take() else { return Ok(()) };
-        // SAFETY: `enter` holds the descriptor open for longer than `HOME` has its number.
-        let home = unsafe { BorrowedFd::borrow_raw(home) };
-        setns(home, CloneFlags::CLONE_NEWNET)
+        let Some(home) = HOME.with(|noted| noted.take()) else { return Ok(()) };
+        setns(&home.fd, CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::new("return to the network namespace", errno))
     }
 
@@ -253,11 +253,11 @@ impl Drop for WayBack {
 }
 
 /// Restores on drop what `HOME` had before, for an entry inside of another one.
-struct NotedHome(Option<RawFd>);
+struct NotedHome(Option<Arc<NetNs>>);
 
 impl Drop for NotedHome {
     fn drop(&mut self) {
-        HOME.set(self.0);
+        HOME.with(|noted| *noted.borrow_mut() = self.0.take());
     }
 }
 
