@@ -43,7 +43,7 @@ struct Health {
     /// The number of attachments that live.
     living: usize,
     findings: Vec<Item>,
-    /// Why some namespaces could not be read, so that most orphans are in doubt.
+    /// Why some namespaces or cache entries could not be read, so that most orphans are in doubt.
     not_looked_at: Vec<String>,
     /// The parts of living attachments that were not compared.
     not_checked: Vec<String>,

@@ -193,7 +193,7 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// The number of attachments that live or may live.
     pub living: usize,
-    /// Why some namespaces could not be read. Then most orphans are in doubt.
+    /// Why some namespaces or cache entries could not be read. Then most orphans are in doubt.
     pub blind: Vec<String>,
     /// Parts of the node that were not looked at, and parts of living attachments that were not compared.
     pub unchecked: Vec<String>,

@@ -102,13 +102,27 @@ pub(super) fn read(cache: &Cache, own: bool, unread: &mut Vec<String>) -> Result
     // An unreadable cache is an error, because attachments without their entries would look dead.
     let (entries, skipped) = cache.list_with_unread().map_err(|err| failed(&err))?;
     unread.extend(skipped.iter().map(ToString::to_string));
+    Ok(not_yet_judged(entries, cache, own))
+}
+
+/// Reads the entries of a judged cache, or those of one container. The verdicts are as [`read`] has them. A file that
+/// can't be read is left out, with a warning.
+pub(super) fn read_own(cache: &Cache, container_id: Option<&str>) -> Result<Vec<JudgedEntry>, Error> {
+    let entries = match container_id {
+        Some(id) => cache.list_of(id),
+        None => cache.list(),
+    };
+    Ok(not_yet_judged(entries.map_err(|err| failed(&err))?, cache, true))
+}
+
+fn not_yet_judged(entries: Vec<Entry>, cache: &Cache, own: bool) -> Vec<JudgedEntry> {
     let known = entries.into_iter().map(|entry| JudgedEntry {
         entry,
         verdict: Verdict::Lives,
         own,
         cache: cache.dir().to_owned(),
     });
-    Ok(known.collect())
+    known.collect()
 }
 
 /// Converts the error of a cache that can't be read.

@@ -90,12 +90,7 @@ pub(super) fn attached(evidence: &Evidence, container_id: Option<&str>) -> Resul
     let mut host = Netlink::open()?;
     let mut attached = Vec::new();
     for cache in evidence.judged() {
-        let mut unread = Vec::new();
-        let entries = cache_entries::read(cache, true, &mut unread)?;
-        unread.iter().for_each(|why| log::warn!("{why}; its attachment is left alone"));
-        let is_wanted =
-            |known: &JudgedEntry| container_id.is_none_or(|wanted| known.entry.container_id == wanted);
-        for known in entries.into_iter().filter(is_wanted) {
+        for known in cache_entries::read_own(cache, container_id)? {
             let ns = known.entry.namespace().map(namespaces::namespace);
             if let Some(Ok(Some(ns))) = ns
                 && matches!(inside::doubt(&known.entry, &ns, &mut host), Ok(None))

@@ -244,7 +244,8 @@ impl Node {
     }
 
     /// Returns the verdict on an object without a living owner, for the reason `why`. It is a doubt if one of its
-    /// addresses is in use by an unknown owner, or if a namespace could not be read. Otherwise it is an orphan.
+    /// addresses is in use by an unknown owner, or if a namespace or a cache entry could not be read. Otherwise it is an
+    /// orphan.
     pub fn by_addresses(&self, addrs: &[IpAddr], why: String) -> Verdict {
         for ip in addrs.iter().filter(|ip| !self.is_held(**ip)) {
             if let Some(place) = self.place_of(*ip) {

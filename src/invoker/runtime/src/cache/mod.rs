@@ -126,9 +126,7 @@ impl Cache {
     /// # Errors
     /// Fails if the directory exists and can't be listed.
     pub fn list(&self) -> Result<Vec<Entry>, CacheError> {
-        let Listed { entries, unread } = self.list_where(|_| true)?;
-        unread.iter().for_each(|err| log::warn!("result cache: {err}"));
-        Ok(entries)
+        Ok(self.list_where(|_| true)?.warn_of_unread())
     }
 
     /// Does the same as [`Cache::list`], and returns the errors about files that the file system could not read. What
@@ -149,9 +147,8 @@ impl Cache {
     pub fn list_of(&self, container_id: &str) -> Result<Vec<Entry>, CacheError> {
         let part = format!("-{container_id}-");
         // The hyphens make the text longer, so that fewer other names contain it.
-        let Listed { mut entries, unread } =
-            self.list_where(|name| name.windows(part.len()).any(|of| of == part.as_bytes()))?;
-        unread.iter().for_each(|err| log::warn!("result cache: {err}"));
+        let listed = self.list_where(|name| name.windows(part.len()).any(|of| of == part.as_bytes()))?;
+        let mut entries = listed.warn_of_unread();
         entries.retain(|entry| entry.container_id == container_id);
         Ok(entries)
     }
@@ -304,6 +301,14 @@ impl Cache {
 struct Listed {
     entries: Vec<Entry>,
     unread: Vec<CacheError>,
+}
+
+impl Listed {
+    /// Logs the errors, and returns the entries.
+    fn warn_of_unread(self) -> Vec<Entry> {
+        self.unread.iter().for_each(|err| log::warn!("{err}"));
+        self.entries
+    }
 }
 
 /// Returns the `wanted` names in `dir`, in the order of the directory. A missing directory has none.
