@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cnimble_cni::{self as cni, NetworkList};
 use cnimble_netlink::NetNs;
-use cnimble_runtime::{Attach, ConfError, Entry, Key, Lookup};
+use cnimble_runtime::{Attach, ConfError, Entry, Lookup};
 
 use super::args::{self, Attachment};
 use super::report::{Exit, Report};
@@ -192,8 +192,7 @@ pub(super) fn look_up_record(
     network: &str,
     attach: &Attach,
 ) -> (RecordState, Option<Entry>) {
-    let key = Key { network, container_id: &attach.container_id, ifname: &attach.ifname };
-    match session.invoker.cache().get(key) {
+    match session.invoker.cache().get(attach.key(network)) {
         Ok(Lookup::Entry(entry)) if entry.network_list().is_ok() => (RecordState::Usable, Some(*entry)),
         Ok(Lookup::Entry(entry)) => (RecordState::Unusable, Some(*entry)),
         Ok(Lookup::Corrupt(why)) => {

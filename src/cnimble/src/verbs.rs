@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use serde_json::{Value, json};
 
 use cnimble_cni::{CniResult, Code, NetworkList, Version};
-use cnimble_runtime::{Attach, Error, Key, Lookup, PluginError};
+use cnimble_runtime::{Attach, Error, Lookup, PluginError};
 
 use super::args::{self, Attachment};
 use super::existing::{Existing, RecordState, find_attachment, look_up_record, other_record};
@@ -138,7 +138,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
 /// rolled back because of it.
 fn verify_record_is_gone(session: &Session, network: &NetworkList, attach: &Attach) -> Result<(), Report> {
     let cache = session.invoker.cache();
-    let key = Key { network: &network.name, container_id: &attach.container_id, ifname: &attach.ifname };
+    let key = attach.key(&network.name);
     if matches!(cache.get(key), Ok(Lookup::Nothing)) {
         return Ok(());
     }

@@ -185,7 +185,8 @@ impl Attach {
         Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
     }
 
-    fn key<'a>(&'a self, network: &'a str) -> Key<'a> {
+    /// Returns the key of this attachment's entry in the cache.
+    pub fn key<'a>(&'a self, network: &'a str) -> Key<'a> {
         Key { network, container_id: &self.container_id, ifname: &self.ifname }
     }
 }

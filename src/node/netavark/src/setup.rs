@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::time::Instant;
 
 use cnimble_cni::NetworkList;
-use cnimble_runtime::{Added, Attach, Entry, Invoker, Key};
+use cnimble_runtime::{Added, Attach, Entry, Invoker};
 use serde_json::Value;
 
 use crate::answer;
@@ -31,7 +31,7 @@ pub async fn setup(
     records::end(&invoker, &earlier).await?;
     records::end_dead_before(&invoker, call).await;
     reload::remove_stale();
-    let before = reload::find_note(key(&network, &plain), netns);
+    let before = reload::find_note(plain.key(&network.name), netns);
     let wish = Wish::from_call(call, before.as_ref());
     let wished = wish.asked(plain.clone(), &network);
     let mut interrupted = pin!(interrupted);
@@ -45,7 +45,7 @@ pub async fn setup(
         outcome = add(&invoker, &network, &plain, &wish, interrupted).await;
     }
     if outcome.is_ok() {
-        reload::remove_note(key(&network, &plain));
+        reload::remove_note(plain.key(&network.name));
     }
     outcome
 }
@@ -122,8 +122,4 @@ fn note_for_reload(entry: &Entry, netns: &str) {
         Ok(mac) => reload::leave_note(entry.key(), &Note { netns: netns.to_owned(), ips, mac }),
         Err(err) => log::warn!("{err}; a reload may ask for an address that the network can't give"),
     }
-}
-
-fn key<'a>(network: &'a NetworkList, attach: &'a Attach) -> Key<'a> {
-    Key { network: &network.name, container_id: &attach.container_id, ifname: &attach.ifname }
 }
