@@ -104,10 +104,10 @@ pub struct Call {
 
 impl Call {
     /// Returns whether the container publishes this port of the host, whatever the protocol and the address.
-    pub fn publishes(&self, port: u64) -> bool {
+    pub fn publishes(&self, port: u16) -> bool {
         self.port_mappings.iter().flatten().any(|mapping| {
-            let first = u64::from(mapping.host_port);
-            (first..first + u64::from(mapping.range.max(1))).contains(&port)
+            let (port, first) = (u32::from(port), u32::from(mapping.host_port));
+            (first..first + u32::from(mapping.range.max(1))).contains(&port)
         })
     }
 }

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use cnimble_cni::NetworkList;
-use cnimble_liveness::cache_entries::JudgedEntry;
+use cnimble_liveness::cache_entries::{JudgedEntry, published_ports};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::{Evidence, Verdict};
 use cnimble_netlink::NetNs;
 use cnimble_runtime::{Attach, Cache, CacheError, Entry, Invoker};
-use serde_json::Value;
 
 use crate::Failure;
 use crate::attach::MARK;
@@ -79,9 +78,7 @@ fn has_what_is_needed(entry: &Entry, call: &Call) -> bool {
     let Ok(Some(result)) = entry.cni_result() else { return true };
     let wanted = call.network_options.static_ips();
     let has_address = result.ips.iter().any(|ip| wanted.contains(&ip.address.ip()));
-    let ports = entry.capability_args.get("portMappings").and_then(Value::as_array);
-    let mut ports = ports.into_iter().flatten().filter_map(|port| port.get("hostPort")?.as_u64());
-    has_address || ports.any(|port| call.publishes(port))
+    has_address || published_ports(entry).iter().any(|port| call.publishes(port.host_port))
 }
 
 /// Returns the records of this driver whose namespace is gone. It returns none, with a warning, if the records can't be
