@@ -162,12 +162,16 @@ impl Conflist {
         if files::read(&path, LIMIT, Links::Refuse).is_ok_and(|current| current == text.as_bytes()) {
             return Ok(false);
         }
-        std::fs::create_dir_all(&self.dir)?;
         // Runtimes ignore the draft because of its other extension.
-        let draft = self.dir.join(format!(".{}.cnimble-node", self.name));
-        files::draft(&draft, text.as_bytes(), 0o600, true)?;
-        std::fs::rename(&draft, &path).inspect_err(|_| drop(std::fs::remove_file(&draft)))?;
+        self.replace(&path, &self.dir.join(format!(".{}.cnimble-node", self.name)), text)?;
         Ok(true)
+    }
+
+    /// Replaces a file of the directory, all of it or nothing, by way of `draft`. The content is synced to disk first.
+    pub(crate) fn replace(&self, path: &Path, draft: &Path, text: &str) -> io::Result<()> {
+        std::fs::create_dir_all(&self.dir)?;
+        files::draft(draft, text.as_bytes(), 0o600, true)?;
+        std::fs::rename(draft, path).inspect_err(|_| drop(std::fs::remove_file(draft)))
     }
 
     /// Removes the file, and the record of earlier networks. Returns whether there was a file.

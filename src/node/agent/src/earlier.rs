@@ -101,10 +101,8 @@ fn write_record<'n>(conflist: &Conflist, networks: impl Iterator<Item = &'n IpNe
         return remove_record(conflist);
     }
     let text: String = networks.iter().map(|cidr| format!("{cidr}\n")).collect();
-    std::fs::create_dir_all(&conflist.dir)?;
-    let (path, draft) = (path(conflist), path(conflist).with_extension("cnimble-new"));
-    files::draft(&draft, text.as_bytes(), 0o600, true)?;
-    std::fs::rename(&draft, &path).inspect_err(|_| drop(std::fs::remove_file(&draft)))?;
+    let path = path(conflist);
+    conflist.replace(&path, &path.with_extension("cnimble-new"), &text)?;
     Ok(true)
 }
 
