@@ -72,7 +72,7 @@ impl NetNs {
     /// # Errors
     /// Fails with EPERM without CAP_SYS_ADMIN.
     pub fn create() -> Result<Self> {
-        let _way_back = WayBack(Arc::new(NetNs::current()?));
+        let _way_back = WayBack::to(Arc::new(NetNs::current()?));
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| Error::new("make a network namespace", errno))?;
         NetNs::current()
     }
@@ -196,10 +196,8 @@ impl NetNs {
         };
         setns(&self.fd, CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::new("enter a network namespace", errno))?;
-        let outer = HOME.with(|noted| noted.replace(Some(Arc::clone(&origin))));
-        // Both are dropped after `inside`, the last one first, and also when that unwinds from a panic.
-        let _way_back = WayBack(origin);
-        let _noted = NotedHome(outer);
+        // Dropped after `inside`, and also when that unwinds from a panic.
+        let _way_back = WayBack::to(origin);
         Ok(inside())
     }
 
@@ -240,24 +238,27 @@ pub(crate) fn identity_of(stat: &FileStat) -> Identity {
     (same(stat.st_dev), same(stat.st_ino))
 }
 
-/// Returns this thread to a namespace on drop.
-struct WayBack(Arc<NetNs>);
+/// Returns this thread to a namespace on drop. Until then `HOME` has the namespace.
+struct WayBack {
+    home: Arc<NetNs>,
+    /// What `HOME` had before, for an entry inside of another one.
+    outer: Option<Arc<NetNs>>,
+}
 
-impl Drop for WayBack {
-    fn drop(&mut self) {
-        if let Err(errno) = setns(&self.0.fd, CloneFlags::CLONE_NEWNET) {
-            eprintln!("cnimble: can't return to the network namespace: {errno}");
-            std::process::abort();
-        }
+impl WayBack {
+    fn to(home: Arc<NetNs>) -> Self {
+        let outer = HOME.with(|noted| noted.replace(Some(Arc::clone(&home))));
+        WayBack { home, outer }
     }
 }
 
-/// Restores on drop what `HOME` had before, for an entry inside of another one.
-struct NotedHome(Option<Arc<NetNs>>);
-
-impl Drop for NotedHome {
+impl Drop for WayBack {
     fn drop(&mut self) {
-        HOME.with(|noted| *noted.borrow_mut() = self.0.take());
+        if let Err(errno) = setns(&self.home.fd, CloneFlags::CLONE_NEWNET) {
+            eprintln!("cnimble: can't return to the network namespace: {errno}");
+            std::process::abort();
+        }
+        HOME.with(|noted| *noted.borrow_mut() = self.outer.take());
     }
 }
 

@@ -49,24 +49,26 @@ pub struct Frames {
 /// Reads the attributes of a port (`IFLA_BRPORT_*`). Older kernels lack some of the switches. Such a kernel behaves as if
 /// those of [`Frames`] were on, and those of [`Port`] off.
 pub(crate) fn read_port(attributes: Attributes<'_>) -> Parsed<(Port, Frames)> {
-    let is_on = |kind: u16, default: bool| -> Parsed<bool> {
-        Ok(attributes.find_u8(kind)?.map_or(default, |value| value != 0))
-    };
     let mask = attributes.find(IFLA_BRPORT_GROUP_FWD_MASK)?.and_then(|mask| u16_ne(mask, 0)).unwrap_or(0);
     let port = Port {
-        hairpin: is_on(IFLA_BRPORT_MODE, false)?,
-        isolated: is_on(IFLA_BRPORT_ISOLATED, false)?,
+        hairpin: is_on(attributes, IFLA_BRPORT_MODE, false)?,
+        isolated: is_on(attributes, IFLA_BRPORT_ISOLATED, false)?,
         closed: mask & RESERVED == RESERVED,
     };
     let state = attributes.find_u8(IFLA_BRPORT_STATE)?.unwrap_or(BR_STATE_FORWARDING);
     let frames = Frames {
         state: PortState::from_number(state),
-        learning: is_on(IFLA_BRPORT_LEARNING, true)?,
-        flood: is_on(IFLA_BRPORT_UNICAST_FLOOD, true)?
-            && is_on(IFLA_BRPORT_BCAST_FLOOD, true)?
-            && is_on(IFLA_BRPORT_MCAST_FLOOD, true)?,
+        learning: is_on(attributes, IFLA_BRPORT_LEARNING, true)?,
+        flood: is_on(attributes, IFLA_BRPORT_UNICAST_FLOOD, true)?
+            && is_on(attributes, IFLA_BRPORT_BCAST_FLOOD, true)?
+            && is_on(attributes, IFLA_BRPORT_MCAST_FLOOD, true)?,
     };
     Ok((port, frames))
+}
+
+/// Returns a switch of a port, or the default if there is none.
+fn is_on(attributes: Attributes<'_>, kind: u16, default: bool) -> Parsed<bool> {
+    Ok(attributes.find_u8(kind)?.map_or(default, |value| value != 0))
 }
 
 /// The mask of the addresses 01:80:c2:00:00:00 to :0f, except :01 (pause frames). No bridge forwards that one, and no
