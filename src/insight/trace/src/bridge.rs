@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use cnimble_netlink::fdb;
-use cnimble_netlink::kind::Kind;
+use cnimble_netlink::kind::{Kind, MacvlanMode};
 use cnimble_netlink::link::{Filter, Link, Mac};
 use cnimble_netlink::neigh::Resolution;
 use cnimble_netlink::port::Vlan;
@@ -306,13 +306,16 @@ impl Walk<'_> {
     fn check_own_master(&mut self, departure: &Departure, master: &Link) -> Step<()> {
         let to: &Flow = &departure.flow;
         let Some(own) = self.link_with(to.to)? else { return Ok(()) };
-        let Some(settings) = departure.end.link.settings else { return Ok(()) };
-        if own.index != master.index || settings.to_string().contains("vepa") {
+        let end = &departure.end;
+        if own.index != master.index
+            || end.link.settings.is_none()
+            || macvlan_mode(end) == Some(MacvlanMode::Vepa)
+        {
             return Ok(());
         }
         let text = format!(
             "{} is an address of {}, and a {} on it cannot reach its own host there",
-            to.to, master.name, departure.end.link.kind
+            to.to, master.name, end.link.kind
         );
         Err(self.stops(HOST, "master", text))
     }
@@ -327,7 +330,10 @@ impl Walk<'_> {
             return Ok(());
         }
         let sender = &departure.end;
-        let Some(private) = [sender, &other].into_iter().find(|end| is_private(end)) else { return Ok(()) };
+        let mut both = [sender, &other].into_iter();
+        let Some(private) = both.find(|end| macvlan_mode(end) == Some(MacvlanMode::Private)) else {
+            return Ok(());
+        };
         let text = format!(
             "{} of {} and {} of {} are on {}, and {} is a macvlan in mode private, which takes nothing from another one",
             sender.link.name, sender.name, other.link.name, other.name, master.name, private.name
@@ -341,7 +347,7 @@ impl Walk<'_> {
         if self.master_of(end)?.is_none_or(|of| of.index != link.index) || end.link.kind == "vlan" {
             return Ok(());
         }
-        if end.link.settings.is_some_and(|of| of.to_string().contains("vepa")) {
+        if macvlan_mode(end) == Some(MacvlanMode::Vepa) {
             return Ok(());
         }
         let text = format!(
@@ -352,7 +358,10 @@ impl Walk<'_> {
     }
 }
 
-/// Returns whether a pod's interface is a macvlan in mode `private`.
-fn is_private(end: &PodEnd) -> bool {
-    end.link.settings.is_some_and(|of| of.to_string().contains("private"))
+/// Returns the mode of a pod's interface, or `None` if it is no macvlan.
+fn macvlan_mode(end: &PodEnd) -> Option<MacvlanMode> {
+    match end.link.settings {
+        Some(Kind::Macvlan(settings)) => Some(settings.mode),
+        _ => None,
+    }
 }

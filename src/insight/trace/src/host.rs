@@ -192,20 +192,21 @@ impl Walk<'_> {
             Ok(pod) => PodEnd::with_address(&mut self.host, &pod, flow.to)?,
             Err(_) => None,
         };
-        if let Some(end) = pod {
-            if next_hop == flow.to {
+        let pod = match pod {
+            Some(end) if next_hop == flow.to => {
                 if self.leads_to(&link, &end)? {
                     return self.deliver_to_pod(&link, end, flow);
                 }
                 self.check_pod_on_link(&link, &end, flow)?;
+                Some(end)
             }
-            self.check_neighbour(&link, next_hop)?;
-            self.check_host_link(&link)?;
-            self.report_detour(&link, &end, flow)?;
-            return Ok(Receiver::Outside(link));
-        }
+            pod => pod,
+        };
         self.check_neighbour(&link, next_hop)?;
         self.check_host_link(&link)?;
+        if let Some(end) = &pod {
+            self.report_detour(&link, end, flow)?;
+        }
         Ok(Receiver::Outside(link))
     }
 
