@@ -26,13 +26,12 @@ pub(super) async fn without_interface(doctor: &Doctor<'_>, node: &Node) -> Vec<F
         let now = Cache::new(&known.cache).get(known.entry.key()).ok().and_then(Lookup::entry);
         now.as_ref() == Some(&known.entry) && has_lost(known)
     });
-    lost.into_iter()
-        .map(
-            |known| {
-                if begun::is_noted(&known.owner().tag()) { leaving(doctor, known) } else { cut_off(known) }
-            },
-        )
-        .collect()
+    let mut findings = Vec::new();
+    for known in lost {
+        let is_leaving = begun::is_noted(&known.owner().tag());
+        findings.push(if is_leaving { leaving(doctor, known) } else { cut_off(known) });
+    }
+    findings
 }
 
 /// Returns whether the interface of an entry is missing in its namespace. It returns false for an unreadable namespace,

@@ -76,7 +76,7 @@ impl Sides {
         let cached = entries.first().and_then(|known| known.entry.namespace()).map(PathBuf::from);
         let path = status.netns.clone().or(cached.clone()).filter(|_| !status.host_network);
         let kernel = KernelSide::read(path.as_deref());
-        let interfaces = kernel.interfaces();
+        let interfaces = kernel.interfaces.as_deref().unwrap_or_default();
         let mut differences = Vec::new();
         if let (Some(told), Some(cached)) = (&status.netns, &cached)
             && plain(told) != plain(cached)
@@ -95,7 +95,7 @@ impl Sides {
         let links = interfaces.iter().map(|of| format!("{} {}", of.name, of.mac));
         let mut lines = vec![
             PropertyRow::new("state", [status.sandbox.state().to_owned()], [], []),
-            PropertyRow::new("namespace", netns, shown(&cached), kernel.word()),
+            PropertyRow::new("namespace", netns, shown(&cached), kernel.word.clone()),
             PropertyRow::new("network", [], entries.iter().map(|known| network(known)), []),
             PropertyRow::new("interface", [], names, links),
             PropertyRow::new("address", status.ips.iter().map(ToString::to_string), cached_ips, ips),
@@ -128,20 +128,10 @@ fn expected(status: &SandboxStatus, entries: &[&JudgedEntry], side: &KernelSide)
     if entries.is_empty() {
         missing.push("no result cache has the pod".to_owned());
     }
-    let interfaces = match side {
-        KernelSide::Read(interfaces) => interfaces,
-        KernelSide::Gone => {
-            missing.push("the sandbox is Ready, and its namespace is gone".to_owned());
-            return missing;
-        }
-        KernelSide::Unnamed => {
-            missing.push(
-                "neither the runtime nor a cache names its namespace, so the kernel was not asked".to_owned(),
-            );
-            return missing;
-        }
-        KernelSide::Unreadable(err) => {
-            missing.push(format!("the kernel could not be asked: {err}"));
+    let interfaces = match &side.interfaces {
+        Ok(interfaces) => interfaces,
+        Err(why) => {
+            missing.push(why.clone());
             return missing;
         }
     };
@@ -177,41 +167,29 @@ fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
-/// What the kernel has of a sandbox's namespace.
-enum KernelSide {
-    Read(Vec<Interface>),
-    Gone,
-    /// Neither the runtime nor the cache names a namespace.
-    Unnamed,
-    Unreadable(netlink::Error),
+/// The interfaces that the kernel has in a sandbox's namespace.
+struct KernelSide {
+    /// The interfaces, or a sentence that tells why they were not read.
+    interfaces: Result<Vec<Interface>, String>,
+    /// A word about the namespace, or the error if it can't be read. It is `None` if no namespace is known.
+    word: Option<String>,
 }
 
 impl KernelSide {
     fn read(path: Option<&Path>) -> Self {
-        match path.map(interfaces) {
-            None => KernelSide::Unnamed,
-            Some(Ok(interfaces)) => KernelSide::Read(interfaces),
-            Some(Err(err)) if err.is_missing() => KernelSide::Gone,
-            Some(Err(err)) => KernelSide::Unreadable(err),
-        }
-    }
-
-    /// Returns the interfaces. There are none if the namespace was not read.
-    fn interfaces(&self) -> &[Interface] {
-        match self {
-            KernelSide::Read(interfaces) => interfaces,
-            _ => &[],
-        }
-    }
-
-    /// Returns a word about the namespace, or the error if it can't be read.
-    fn word(&self) -> Option<String> {
-        match self {
-            KernelSide::Read(_) => Some("there".to_owned()),
-            KernelSide::Gone => Some("gone".to_owned()),
-            KernelSide::Unnamed => None,
-            KernelSide::Unreadable(err) => Some(err.to_string()),
-        }
+        let (interfaces, word) = match path.map(interfaces) {
+            None => (
+                Err("neither the runtime nor a cache names its namespace, so the kernel was not asked"
+                    .to_owned()),
+                None,
+            ),
+            Some(Ok(interfaces)) => (Ok(interfaces), Some("there".to_owned())),
+            Some(Err(err)) if err.is_missing() => {
+                (Err("the sandbox is Ready, and its namespace is gone".to_owned()), Some("gone".to_owned()))
+            }
+            Some(Err(err)) => (Err(format!("the kernel could not be asked: {err}")), Some(err.to_string())),
+        };
+        KernelSide { interfaces, word }
     }
 }
 
