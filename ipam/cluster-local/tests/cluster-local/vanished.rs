@@ -99,17 +99,23 @@ fn a_node_that_the_api_server_doesnt_list_returns_no_blocks_of_others() {
     assert!(claimed(&left).is_superset(&owned(&silent)));
 }
 
+/// Returns an API server that lists the nodes a and b. The latter, which is `gone` later, owns a block by then.
+fn listing_both(host: &Host, gone: &Node<'_>) -> ApiServer {
+    gone.added("p1");
+    tend(gone, &["a", "b"]);
+    let api = ApiServer::of_nodes(host, "127.0.0.21:8080");
+    for name in ["a", "b"] {
+        api.put(json!({"metadata": {"name": name}}));
+    }
+    api
+}
+
 #[test]
 fn the_agent_returns_the_blocks_of_a_node_that_the_api_server_deletes() {
     let host = Host::new();
     let (etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let [first, gone] = [&nodes[0], &nodes[1]].map(|node| node.offline(3));
-    gone.added("p1");
-    tend(&gone, &["a", "b"]);
-    let api = ApiServer::of_nodes(&host, "127.0.0.21:8080");
-    for name in ["a", "b"] {
-        api.put(json!({"metadata": {"name": name}}));
-    }
+    let api = listing_both(&host, &gone);
     let dir = host.dir().join("agent");
     let _agent = agent_of(&dir, &first, "127.0.0.21:8080");
     let log = || std::fs::read_to_string(dir.join("log")).unwrap();
@@ -127,12 +133,7 @@ fn an_agent_with_shared_blocks_returns_those_of_a_node_that_the_api_server_delet
     let host = Host::new();
     let (_etcd, nodes) = cluster(&host, 1, "10.9.0.0/16");
     let [first, gone] = [&nodes[0], &nodes[1]].map(|node| node.offline(3));
-    gone.added("p1");
-    tend(&gone, &["a", "b"]);
-    let api = ApiServer::of_nodes(&host, "127.0.0.21:8080");
-    for name in ["a", "b"] {
-        api.put(json!({"metadata": {"name": name}}));
-    }
+    let api = listing_both(&host, &gone);
     let dir = host.dir().join("agent");
     std::fs::create_dir(&dir).unwrap();
     let (keys, kubeconfig) = (dir.join("pods.json"), api.kubeconfig(&dir, None));

@@ -28,6 +28,7 @@ mod server;
 mod vanished;
 #[path = "../cluster-local/watch.rs"]
 mod watch;
+mod watching;
 
 /// The name that the shared tests use for the store.
 #[path = "store.rs"]
