@@ -150,7 +150,12 @@ pub(super) fn new<'s>(session: &'s Session, given: &[PathBuf], grace: u64) -> Do
     } else {
         evidence.data_dirs = given.to_vec();
     }
-    Doctor { invoker: &session.invoker, evidence, plugins: PLUGINS }
+    Doctor {
+        invoker: &session.invoker,
+        evidence,
+        plugins: PLUGINS,
+        options: &session.directories_without_cache,
+    }
 }
 
 impl Health {

@@ -12,11 +12,11 @@ use super::report::{Exit, Report};
 use super::{Session, network};
 
 /// What the cache has of an ADD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RecordState {
     Usable,
-    /// It is damaged, can't be read, or has no usable configuration. A warning has told why.
-    Unusable,
+    /// It is damaged, can't be read, or has no usable configuration, for the given reason.
+    Unusable(String),
     Missing,
 }
 
@@ -117,14 +117,12 @@ fn unknown(session: &Session, attach: &Attach, call: &Unknown<'_>) -> Report {
         return report
             .or_hint("name the network instead: where its file is gone, the record of the ADD counts");
     }
-    let why = if *record == RecordState::Unusable {
-        format!("that of {ifname} of {id} in {dir} can't be used")
-    } else {
-        format!(
-            "there is none of {ifname} of {id} in {dir}: it is removed already, a name is misspelt, or another cache \
-             has it"
-        )
-    };
+    if let RecordState::Unusable(reason) = record {
+        return report.row("record", format!("that of {ifname} of {id} in {dir} can't be used: {reason}"));
+    }
+    let why = format!(
+        "there is none of {ifname} of {id} in {dir}: it is removed already, a name is misspelt, or another cache has it"
+    );
     let report = report.row("record", why);
     let other = other_record(session, name, attach, true);
     other.into_iter().fold(report, |report, other| report.hint(other.suggest_command(session, verb)))
@@ -186,23 +184,20 @@ fn real(path: &str) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.into())
 }
 
-/// Returns the cache entry of the attachment, and whether its configuration can be used. A failure to read it is logged.
+/// Returns the state of the attachment's record, and the record if it can be read. It logs nothing, because the
+/// library's DEL and CHECK tell why they can't use a record.
 pub(super) fn look_up_record(
     session: &Session,
     network: &str,
     attach: &Attach,
 ) -> (RecordState, Option<Entry>) {
     match session.invoker.cache().get(attach.key(network)) {
-        Ok(Lookup::Entry(entry)) if entry.network_list().is_ok() => (RecordState::Usable, Some(*entry)),
-        Ok(Lookup::Entry(entry)) => (RecordState::Unusable, Some(*entry)),
-        Ok(Lookup::Corrupt(why)) => {
-            log::warn!("the record of {} of {} is damaged: {why}", attach.ifname, attach.container_id);
-            (RecordState::Unusable, None)
-        }
+        Ok(Lookup::Entry(entry)) => match entry.network_list() {
+            Ok(_) => (RecordState::Usable, Some(*entry)),
+            Err(reason) => (RecordState::Unusable(reason.to_string()), Some(*entry)),
+        },
+        Ok(Lookup::Corrupt(why)) => (RecordState::Unusable(why), None),
         Ok(_) => (RecordState::Missing, None),
-        Err(err) => {
-            log::warn!("{err}");
-            (RecordState::Unusable, None)
-        }
+        Err(err) => (RecordState::Unusable(err.to_string()), None),
     }
 }

@@ -43,7 +43,7 @@ mod verbs;
 mod version;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ struct Session {
     own_path: bool,
     /// The options of directories on the command line, each behind a space, for the commands in hints.
     directories: String,
+    /// The same without the cache's option.
+    directories_without_cache: String,
     /// The time limit for a run of a plugin; 0 without one.
     timeout: Duration,
     /// Stdout is a terminal.
@@ -107,7 +109,8 @@ impl Session {
             own_cache: global.cache_dir.is_some(),
             own_conf: global.conf_dir.as_ref().is_some_and(|dir| !dir.as_os_str().is_empty()),
             own_path: global.cni_path.as_ref().is_some_and(|path| !path.is_empty()),
-            directories: directories(global),
+            directories: directories(global) + &cache_option(global),
+            directories_without_cache: directories(global),
             timeout: Duration::from_secs(global.timeout),
             terminal: std::io::IsTerminal::is_terminal(&stdout),
             paint: Paint::for_stream(&stdout),
@@ -125,7 +128,13 @@ impl Session {
 
     /// Returns the same settings with another invoker.
     fn with_invoker(&self, invoker: Invoker) -> Self {
-        Session { invoker, conf: self.conf.clone(), directories: self.directories.clone(), ..*self }
+        Session {
+            invoker,
+            conf: self.conf.clone(),
+            directories: self.directories.clone(),
+            directories_without_cache: self.directories_without_cache.clone(),
+            ..*self
+        }
     }
 
     /// Returns whether stdout is a terminal and the output is text.
@@ -143,19 +152,24 @@ impl Session {
     }
 }
 
-/// Returns the options of directories on the command line, each behind a space and quoted for a shell. A value of a
-/// variable counts for the next command, too, and needs no option.
+/// Returns the option of the cache on the command line, behind a space, or nothing.
+fn cache_option(global: &Global) -> String {
+    let dir = global.cache_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty());
+    dir.map(|dir| format!(" --cache-dir {}", quoted(&dir.to_string_lossy()))).unwrap_or_default()
+}
+
+/// Returns the options of the other directories on the command line, each behind a space and quoted for a shell. A value
+/// of a variable counts for the next command, too, and needs no option.
 fn directories(global: &Global) -> String {
     let options = [
-        ("--cni-path", global.cni_path.as_deref(), Some("CNI_PATH")),
-        ("--conf-dir", global.conf_dir.as_deref(), Some("NETCONFPATH")),
-        ("--cache-dir", global.cache_dir.as_deref().map(Path::as_os_str), None),
-        ("--lock-dir", global.lock_dir.as_deref(), Some("CNIMBLE_LOCK_DIR")),
+        ("--cni-path", global.cni_path.as_deref(), "CNI_PATH"),
+        ("--conf-dir", global.conf_dir.as_deref(), "NETCONFPATH"),
+        ("--lock-dir", global.lock_dir.as_deref(), "CNIMBLE_LOCK_DIR"),
     ];
     let mut text = String::new();
     for (option, given, variable) in options {
         let Some(value) = given.filter(|value| !value.is_empty()) else { continue };
-        if variable.and_then(std::env::var_os).is_none_or(|of_variable| of_variable != value) {
+        if std::env::var_os(variable).is_none_or(|of_variable| of_variable != value) {
             text += &format!(" {option} {}", quoted(&value.to_string_lossy()));
         }
     }

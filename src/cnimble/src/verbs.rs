@@ -22,13 +22,15 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     let network = network::load(session, &given.network, &what)?;
     target::must_exist(&attach, &what)?;
     network::warn_of_capabilities(&network, attach.capability_args.keys());
-    let (_, known) = look_up_record(session, &network.name, &attach);
+    let (_, record) = look_up_record(session, &network.name, &attach);
+    // A record without a result is of an ADD that did not end. The library rolls back after such a record, too.
+    let existed_before = record.is_some_and(|record| record.result.is_some());
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
         Ok(outcome) => outcome
             .map_err(|err| Report::of_attachment(&what, &err, &del_hint(session, &network, &attach)))?,
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
-            return Err(if known.is_some() {
+            return Err(if existed_before {
                 report
                     .row("why", "interrupted; not rolled back, because the attachment existed before")
                     .hint(del_hint(session, &network, &attach))
@@ -105,15 +107,15 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     }
     let Attach { ifname, container_id, netns, .. } = &attach;
     let name = &network.name;
-    let mut words = match record {
+    let mut words = match &record {
         RecordState::Usable if from_file => format!(
             "DEL of {ifname} of {container_id} ran by the file of {name}; what a plugin made that the file doesn't \
              name stays"
         ),
         RecordState::Usable => format!("{ifname} of {container_id} is removed from {name}"),
-        RecordState::Unusable => format!(
-            "the configuration in the record of {ifname} of {container_id} on {name} can't be used, or the record as a \
-             whole; DEL ran by the network's file"
+        RecordState::Unusable(_) => format!(
+            "the record of {ifname} of {container_id} on {name}, or the configuration in it, could not be used; DEL ran \
+             by the network's file"
         ),
         RecordState::Missing => format!(
             "there is no record of {ifname} of {container_id} on {name} in {}: nothing was attached under this ID, it \
@@ -121,14 +123,14 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
             session.invoker.cache().dir().display()
         ),
     };
-    if record != RecordState::Usable {
-        if is_missing(netns) {
-            words += &format!("; there is no namespace {netns}");
-        }
-        // A runtime's repeated DEL of one network of several is no mistake.
-        if let Some(other) = other_record(session, &network.name, &attach, session.human()) {
-            print_note(&other.suggest_command(session, "del"));
-        }
+    if record != RecordState::Usable && is_missing(netns) {
+        words += &format!("; there is no namespace {netns}");
+    }
+    // A runtime's repeated DEL of one network of several is no mistake.
+    if record == RecordState::Missing
+        && let Some(other) = other_record(session, &network.name, &attach, session.human())
+    {
+        print_note(&other.suggest_command(session, "del"));
     }
     session.done(&words, &summary(&network, &attach, "recorded", record == RecordState::Usable))
 }

@@ -424,9 +424,31 @@ fn a_record_with_a_damaged_configuration_is_no_removal_by_the_record() {
     // The base64 of `{`.
     entry["config"] = json!("ew==");
     fs::write(&record, entry.to_string()).unwrap();
+    let check = cnimble(&node, &["check", "net", "--container-id", "one"]).success();
+    assert_eq!(check.stderr.matches("can't be used").count(), 1, "{}", check.describe());
     let del = node.cnimble(plugin_dir(), &["del", "net", "--container-id", "one"]).json().run();
     assert_eq!(del.result()["recorded"], false, "{}", del.describe());
+    assert_eq!(del.stderr.matches("can't be used").count(), 1, "{}", del.describe());
     nothing_stays(&node, "DEL by the file");
+}
+
+#[test]
+fn damage_of_a_record_is_told_once() {
+    need!("ip", "nft");
+    let (node, pod) = (Node::new(), Pod::new());
+    add(&node, &pod, "10.214.43.0/24");
+    fs::write(node.entry("net", "one"), "{").unwrap();
+    for (verb, status) in [("check", 5), ("del", 0)] {
+        let outcome = cnimble(&node, &[verb, "net", pod.path(), "--container-id", "one"]);
+        assert_eq!(outcome.status, status, "{}", outcome.describe());
+        assert_eq!(outcome.stderr.matches("EOF while parsing").count(), 1, "{}", outcome.describe());
+    }
+    // Without a file the report of the missing file tells why the record is no help.
+    fs::write(node.entry("net", "one"), "{").unwrap();
+    fs::remove_file(node.conf().join("net.conflist")).unwrap();
+    let outcome = cnimble(&node, &["del", "net", pod.path(), "--container-id", "one"]);
+    assert_eq!(outcome.status, 3, "{}", outcome.describe());
+    assert_eq!(outcome.stderr.matches("EOF while parsing").count(), 1, "{}", outcome.describe());
 }
 
 /// A misspelt path of a file can't lead to a record. The error says how the record is reached.

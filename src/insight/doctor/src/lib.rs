@@ -48,6 +48,9 @@ pub struct Doctor<'a> {
     pub evidence: Evidence,
     /// The linked plugins, which know what an attachment needs and can restore it.
     pub plugins: &'static [&'static dyn Plugin],
+    /// The options that name other directories than the usual ones, each behind a space and quoted for a shell. The
+    /// commands in texts end with them. The cache's option is not among them, because an entry knows its cache.
+    pub options: &'a str,
 }
 
 /// The kind of a finding. The order is that of repairs. The kinds about sandboxes come last, because

@@ -83,8 +83,7 @@ impl Doctor<'_> {
         let name = &list.name;
         let mut removal = Removal::default();
         let alone = self.invoker.alone(Some(name)).await.map_err(|err| err.to_spec())?;
-        let doctor =
-            Doctor { invoker: alone.invoker(), evidence: self.evidence.clone(), plugins: self.plugins };
+        let doctor = Doctor { invoker: alone.invoker(), evidence: self.evidence.clone(), ..*self };
         let remains = doctor.remains_of(name)?;
         let outcomes = doctor.repair(&remains, Reach::Host).await;
         for (finding, outcome) in remains.iter().zip(outcomes) {

@@ -14,7 +14,7 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 use cnimble_liveness::{inside, young};
 use cnimble_netlink::{NetNs, Netlink};
-use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, DEFAULT_CNI_PATH, Entry};
+use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
 
 use super::attachments::{Compared, REPLACE};
 use super::{Doctor, Finding, FindingKind, FindingRepair, Subject};
@@ -244,7 +244,8 @@ fn look_inside(netns: &Path, names: &[&str]) -> Result<Result<Vec<IpAddr>, Strin
     Ok(Ok(ips.filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect()))
 }
 
-/// Returns the command that deletes the attachment of an entry. It names the directories that are not the usual ones.
+/// Returns the command that deletes the attachment of an entry. It names the directories that are not the usual ones,
+/// because a DEL with other plugins or another cache would leave the attachment.
 pub(super) fn del_command(doctor: &Doctor<'_>, known: &JudgedEntry) -> String {
     let Entry { network, container_id, ifname, .. } = &known.entry;
     let mut command = format!("cnimble del {network} --container-id {container_id}");
@@ -254,11 +255,7 @@ pub(super) fn del_command(doctor: &Doctor<'_>, known: &JudgedEntry) -> String {
     if known.cache != Path::new(DEFAULT_CACHE_DIR) {
         command += &format!(" --cache-dir {}", known.cache.display());
     }
-    let dirs: Vec<String> = doctor.invoker.path().iter().map(|dir| dir.display().to_string()).collect();
-    if dirs.join(":") != DEFAULT_CNI_PATH {
-        command += &format!(" --cni-path {}", dirs.join(":"));
-    }
-    command
+    command + doctor.options
 }
 
 /// Returns whether the network has leases of host-local.

@@ -125,7 +125,7 @@ impl Invoker {
         check_names(&network.name, attach)?;
         let _together = self.together(&network.name, attach).await?;
         let recorded = self.recorded(network, attach);
-        recorded.tell_difference(Verb::Check, attach);
+        recorded.warn_of_configuration(Verb::Check, attach);
         let network = &*recorded.network;
         if network.version < Version::V0_4_0 {
             return Err(Error::Unsupported {
@@ -173,7 +173,7 @@ impl Invoker {
         check_names(&network.name, attach)?;
         let _together = self.together(&network.name, attach).await?;
         let recorded = self.recorded(network, attach);
-        recorded.tell_difference(Verb::Del, attach);
+        recorded.warn_of_configuration(Verb::Del, attach);
         self.del_unlocked(recorded, attach).await
     }
 

@@ -77,6 +77,9 @@ impl Invoker {
             let _together = self.together(&network.name, &attach).await?;
             let recorded = self.recorded(network, &attach);
             changed.extend(recorded.difference.clone());
+            if let Some(why) = &recorded.unusable_configuration {
+                log::warn!("{why}; DEL goes by the configuration that GC was given");
+            }
             match self.del_unlocked(recorded, &attach).await {
                 Ok(()) => {}
                 Err(Error::Plugins(failed)) => {

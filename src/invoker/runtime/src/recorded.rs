@@ -23,8 +23,21 @@ pub(super) struct Recorded<'n> {
     /// How the given configuration differs from `network`, for messages. It is `None` if it doesn't, or has no record
     /// to differ from.
     pub(super) difference: Option<String>,
+    /// Why the record's configuration can't be used, so that `network` is the given one. It is `None` if the record is
+    /// usable, missing, or without a configuration.
+    pub(super) unusable_configuration: Option<String>,
     /// The result of ADD in the network's version. `None` without a record.
     pub(super) result: Result<Option<Value>, UnusableRecord>,
+}
+
+/// The configuration that counts for an attachment.
+struct Configuration<'n> {
+    /// That of the record, or the given one (borrowed) if both are the same or the record's does not count.
+    network: Cow<'n, NetworkList>,
+    /// How the given one differs from `network`.
+    difference: Option<String>,
+    /// Why the record's can't be used.
+    unusable: Option<String>,
 }
 
 /// A record of an ADD that is there and can't be used.
@@ -37,8 +50,11 @@ pub(super) struct UnusableRecord {
 }
 
 impl Recorded<'_> {
-    /// Warns if the given configuration is not that of the ADD.
-    pub(super) fn tell_difference(&self, verb: Verb, attach: &Attach) {
+    /// Warns if the given configuration is not that of the ADD, or if that of the ADD can't be used.
+    pub(super) fn warn_of_configuration(&self, verb: Verb, attach: &Attach) {
+        if let Some(why) = &self.unusable_configuration {
+            log::warn!("{why}; {verb} goes by the configuration that it was given");
+        }
         if let Some(difference) = &self.difference {
             log::warn!(
                 "network {} has changed since the ADD of {} of {}: {difference}; {verb} goes by the record of that ADD",
@@ -72,7 +88,7 @@ impl Invoker {
         let key = attach.key(&given.name);
         let unusable = match self.cache.get(key) {
             Ok(Lookup::Entry(entry)) => {
-                let (network, difference) = self.configuration(&entry, given);
+                let Configuration { network, difference, unusable } = self.configuration(&entry, given);
                 let result = match entry.result {
                     None if entry.config.is_empty() => Err(self.corrupt_record(key, &"it has no result")),
                     None => Err(self.unfinished_record(key)),
@@ -80,13 +96,18 @@ impl Invoker {
                         .map(|added| Some(added.document))
                         .map_err(|err| self.corrupt_record(key, &err)),
                 };
-                return Recorded { network, difference, result };
+                return Recorded { network, difference, unusable_configuration: unusable, result };
             }
             Ok(Lookup::Nothing) => Ok(None),
             Ok(Lookup::Corrupt(why)) => Err(self.corrupt_record(key, &why)),
             Err(err) => Err(UnusableRecord { why: err.to_string(), is_corrupt: false }),
         };
-        Recorded { network: Cow::Borrowed(given), difference: None, result: unusable }
+        Recorded {
+            network: Cow::Borrowed(given),
+            difference: None,
+            unusable_configuration: None,
+            result: unusable,
+        }
     }
 
     /// Returns the error of a record that was written before an ADD, and has no result yet.
@@ -104,37 +125,32 @@ impl Invoker {
         }
     }
 
-    /// Returns the configuration that counts for the attachment of `entry`, and how `given` differs from it. A borrowed
-    /// one is `given` itself.
-    fn configuration<'n>(
-        &self,
-        entry: &Entry,
-        given: &'n NetworkList,
-    ) -> (Cow<'n, NetworkList>, Option<String>) {
+    /// Returns the configuration that counts for the attachment of `entry`. It logs nothing, because a call can ask more
+    /// than once.
+    fn configuration<'n>(&self, entry: &Entry, given: &'n NetworkList) -> Configuration<'n> {
+        let mut counting = Configuration { network: Cow::Borrowed(given), difference: None, unusable: None };
         if !self.by_record || entry.config.is_empty() {
-            return (Cow::Borrowed(given), None);
+            return counting;
         }
-        let added = match entry.network_list() {
-            Ok(added) if added.name == given.name => with_folder(added, given),
+        let path = self.cache.path(entry.key());
+        match entry.network_list() {
+            Ok(added) if added.name == given.name => {
+                let added = with_folder(added, given);
+                counting.difference = difference(&added, given);
+                if counting.difference.is_some() {
+                    counting.network = Cow::Owned(added);
+                }
+            }
             Ok(other) => {
-                let path = self.cache.path(entry.key());
-                log::warn!(
-                    "{}: its configuration is of network {}, and not used",
-                    path.display(),
-                    other.name
-                );
-                return (Cow::Borrowed(given), None);
+                counting.unusable =
+                    Some(format!("the configuration in {} is of network {}", path.display(), other.name));
             }
             Err(err) => {
-                let path = self.cache.path(entry.key());
-                log::warn!("{}: its configuration can't be used: {err}", path.display());
-                return (Cow::Borrowed(given), None);
+                counting.unusable =
+                    Some(format!("the configuration in {} can't be used: {err}", path.display()));
             }
-        };
-        match difference(&added, given) {
-            None => (Cow::Borrowed(given), None),
-            difference => (Cow::Owned(added), difference),
         }
+        counting
     }
 
     /// Returns the plugins that GC must ask besides those of `given`, each with the network of its record. Only they
@@ -148,7 +164,7 @@ impl Invoker {
         let mut found: Vec<(NetworkList, ListEntry)> = Vec::new();
         let mut seen: BTreeSet<&[u8]> = BTreeSet::new();
         for entry in entries.iter().filter(|entry| seen.insert(&entry.config)) {
-            let Cow::Owned(network) = self.configuration(entry, given).0 else { continue };
+            let Cow::Owned(network) = self.configuration(entry, given).network else { continue };
             for plugin in &network.plugins {
                 let mut known = given.plugins.iter().chain(found.iter().map(|(_, other)| other));
                 let is_known = known.any(|other| other.document == plugin.document);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use cnimble_os::files::begun;
 use cnimble_tests::{Pod, need, plugin_dir};
 
+use super::super::{Run, command};
 use super::faults::network;
 use super::{Node, findings, kinds, ports};
 
@@ -116,6 +117,18 @@ fn a_del_that_stopped_half_way_is_told_until_something_ends_it() {
     pod.call(&node, "DEL", &config, 1);
     assert_eq!(repair(&node, 0), ["begun-del left one"]);
     assert_ne!(rules(&node), before);
+    // The command in the hint names the directories that the user has named, so it reaches the attachment.
+    let (bin, conf) = (plugin_dir().to_str().unwrap(), node.conf());
+    let mut doctor = node.host.command(command());
+    doctor.args(["doctor", "--json", "--cni-path", bin, "--conf-dir", conf.to_str().unwrap()]);
+    doctor.arg("--cache-dir").arg(node.cache()).arg("--data-dir").arg(node.host.data_dir());
+    let told = findings(&Run { command: doctor, stdin: Vec::new() }.run(), 0);
+    let hint = format!(
+        "`cnimble del doc --container-id one --cache-dir {} --cni-path {bin} --conf-dir {}`",
+        node.cache().display(),
+        conf.display()
+    );
+    assert!(told[0]["doubt"].as_str().unwrap().contains(&hint), "{told:?}");
     // The runtime keeps the pod after all.
     pod.call(&node, "ADD", &config, 1);
     assert_eq!((rules(&node), repair(&node, 0)), (before, vec![]));
