@@ -37,7 +37,10 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
         let compared = doctor.compare_container(&sight, &sandbox.id).await;
         sides.differences.extend(compared.findings.iter().map(|of| format!("{}: {}", of.what, of.why)));
         differ |= !sides.differences.is_empty();
-        let view = Inspected { runtime: pods::Pod::new(sandbox.clone(), Some(status)), sides };
+        let not_compared: Vec<String> =
+            compared.unchecked.into_iter().chain(sight.node.blind.clone()).collect();
+        let runtime = pods::Pod::new(sandbox.clone(), Some(status));
+        let view = Inspected { runtime, sides, not_compared };
         if session.json { documents.push(view) } else { print(&view.text(session.paint))? }
     }
     if session.json {
@@ -50,6 +53,8 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
 struct Inspected {
     runtime: pods::Pod,
     sides: Sides,
+    /// What was not compared, or not read, and why.
+    not_compared: Vec<String>,
 }
 
 impl Serialize for Inspected {
@@ -63,6 +68,7 @@ impl Serialize for Inspected {
             "cache": side(|line| &line.cache),
             "kernel": side(|line| &line.kernel),
             "differences": self.sides.differences,
+            "notCompared": self.not_compared,
         });
         document.serialize(serializer)
     }
@@ -70,11 +76,13 @@ impl Serialize for Inspected {
 
 impl View for Inspected {
     fn text(&self, paint: Paint) -> String {
-        let Inspected { runtime, sides } = self;
+        let Inspected { runtime, sides, not_compared } = self;
         let lines: Vec<Vec<String>> = sides.lines.iter().flat_map(sides::PropertyRow::cells).collect();
-        let differences: Vec<_> = sides.differences.iter().map(|how| ("differs", paint.bad(how))).collect();
+        let differences = sides.differences.iter().map(|how| ("differs", paint.bad(how)));
+        let notes: Vec<_> =
+            differences.chain(not_compared.iter().map(|why| ("not compared", why.clone()))).collect();
         let table = table(&["", "RUNTIME", "CACHE", "KERNEL"], &lines, paint);
-        let (title, differences) = (paint.bold(&runtime.title()), rows(&differences, paint));
-        format!("{title}  {}  attempt {}\n{table}{differences}", runtime.id, runtime.attempt)
+        let (title, notes) = (paint.bold(&runtime.title()), rows(&notes, paint));
+        format!("{title}  {}  attempt {}\n{table}{notes}", runtime.id, runtime.attempt)
     }
 }

@@ -295,3 +295,43 @@ fn joined<T: ToString>(list: &[T]) -> String {
         list => list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cnimble_liveness::Evidence;
+    use cnimble_runtime::Invoker;
+
+    use super::*;
+
+    /// A runtime with one ready sandbox, whose namespace it does not report.
+    #[derive(Debug)]
+    struct WithoutNamespace;
+
+    impl Runtime for WithoutNamespace {
+        fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
+            Ok(vec![Sandbox { id: "one".to_owned(), pod: "shop/web".to_owned(), ready: true }])
+        }
+
+        fn sandbox(&self, _: &str) -> Result<Option<Detail>, Error> {
+            let ips = vec![IpAddr::from([10, 1, 0, 2])];
+            Ok(Some(Detail { ready: true, ips, netns: None, host_network: false }))
+        }
+    }
+
+    #[test]
+    fn a_sandbox_without_a_known_namespace_is_named_and_not_judged() {
+        let nowhere = std::env::temp_dir().join("cnimble-doctor-without-a-cache");
+        let invoker = Invoker::new([&nowhere]).with_cache_dir(&nowhere);
+        let mut evidence = Evidence::new(invoker.cache().clone());
+        evidence.others.clear();
+        evidence.data_dirs = vec![nowhere];
+        evidence.runtime = Some(Arc::new(WithoutNamespace));
+        let doctor = Doctor { invoker: &invoker, evidence, plugins: &[], options: "" };
+        let compared = compare_once(&doctor, &Node::look(&doctor.evidence).unwrap()).unwrap();
+        let told = "pod shop/web: neither the runtime nor a result cache that was read names its namespace";
+        assert_eq!(compared.unchecked, [told]);
+        assert!(compared.findings.is_empty(), "{:?}", compared.findings);
+    }
+}

@@ -302,3 +302,34 @@ fn the_isolation_of_a_living_ptp_pod_stays() {
     }
     assert_eq!(node.host.nft("list ruleset"), rules);
 }
+
+/// The codes from 100 on are a plugin's own, so only its words tell whether it has found a difference or could not look.
+#[test]
+fn of_a_plugin_of_another_maker_doctor_says_that_its_check_failed() {
+    need!("ip", "nft", "jq");
+    let (node, pod) = (Node::new(), Pod::new());
+    let scripts = scripts(
+        node.host.dir(),
+        &[(
+            "other",
+            r#"cat >$0.in; case $CNI_COMMAND in
+                ADD) jq .prevResult $0.in;;
+                CHECK) echo '{"cniVersion":"1.0.0","code":999,"msg":"no connection to its daemon"}'; exit 1;;
+            esac"#,
+        )],
+    );
+    let mut config = network(&node, "doc", "10.213.45.0/24");
+    config["plugins"][1] = json!({"type": "other"});
+    node.network("doc", &config);
+    let both = format!("{}:{}", plugin_dir().display(), scripts.display());
+    let path = Path::new(&both);
+    node.cnimble(path, &["add", "doc", pod.path(), "--container-id", "one"]).run().success();
+    let data_dir = node.host.data_dir();
+    let args = ["doctor", "--json", "--data-dir", data_dir.to_str().unwrap()];
+    let found = findings(&node.cnimble(path, &args).run(), 6);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0]["what"], "by plugin other");
+    let why = found[0]["why"].as_str().unwrap();
+    assert!(why.starts_with("its CHECK failed: ") && why.contains("no connection to its daemon"), "{why}");
+    node.cnimble(path, &["del", "doc", pod.path(), "--container-id", "one"]).run().success();
+}

@@ -126,7 +126,7 @@ fn shown(path: &Option<PathBuf>) -> Option<String> {
 fn expected(status: &SandboxStatus, entries: &[&JudgedEntry], side: &KernelSide) -> Vec<String> {
     let mut missing = Vec::new();
     if entries.is_empty() {
-        missing.push("no result cache has the pod".to_owned());
+        missing.push("no result cache that was read has the pod".to_owned());
     }
     let interfaces = match &side.interfaces {
         Ok(interfaces) => interfaces,
@@ -177,19 +177,19 @@ struct KernelSide {
 
 impl KernelSide {
     fn read(path: Option<&Path>) -> Self {
-        let (interfaces, word) = match path.map(interfaces) {
-            None => (
-                Err("neither the runtime nor a cache names its namespace, so the kernel was not asked"
-                    .to_owned()),
-                None,
-            ),
-            Some(Ok(interfaces)) => (Ok(interfaces), Some("there".to_owned())),
-            Some(Err(err)) if err.is_missing() => {
-                (Err("the sandbox is Ready, and its namespace is gone".to_owned()), Some("gone".to_owned()))
-            }
-            Some(Err(err)) => (Err(format!("the kernel could not be asked: {err}")), Some(err.to_string())),
+        let Some(path) = path else {
+            let why = "neither the runtime nor a cache that was read names its namespace, so the kernel was not asked";
+            return KernelSide { interfaces: Err(why.to_owned()), word: None };
         };
-        KernelSide { interfaces, word }
+        let (interfaces, word) = match interfaces(path) {
+            Ok(interfaces) => (Ok(interfaces), "there".to_owned()),
+            Err(err) if err.is_missing() => {
+                let why = format!("the sandbox is Ready, and its namespace {} is gone", path.display());
+                (Err(why), "gone".to_owned())
+            }
+            Err(err) => (Err(format!("the kernel could not be asked: {err}")), err.to_string()),
+        };
+        KernelSide { interfaces, word: Some(word) }
     }
 }
 
@@ -208,4 +208,53 @@ fn interfaces(path: &Path) -> netlink::Result<Vec<Interface>> {
         found.push(Interface { name: link.name, mac, addrs });
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready() -> SandboxStatus {
+        let sandbox = cnimble_cri::Sandbox {
+            id: "one".to_owned(),
+            name: "web".to_owned(),
+            namespace: "shop".to_owned(),
+            uid: String::new(),
+            attempt: 0,
+            ready: true,
+            created: 0,
+        };
+        SandboxStatus {
+            sandbox,
+            ips: vec!["10.1.0.2".parse().unwrap()],
+            host_network: false,
+            netns: None,
+            pid: None,
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_interfaces_that_were_not_read() {
+        let file = std::env::temp_dir().join(format!("cnimble-no-namespace-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        for (path, reason) in [
+            (None, "so the kernel was not asked"),
+            (Some("/run/netns/there-is-none".as_ref()), "its namespace /run/netns/there-is-none is gone"),
+            (Some(file.as_path()), "the kernel could not be asked: "),
+        ] {
+            let missing = expected(&ready(), &[], &KernelSide::read(path));
+            assert_eq!(missing.len(), 2, "{missing:?}");
+            assert_eq!(missing[0], "no result cache that was read has the pod");
+            assert!(missing[1].contains(reason), "{missing:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_read_namespace_without_interfaces_lacks_eth0_and_the_runtimes_address() {
+        let kernel = KernelSide { interfaces: Ok(Vec::new()), word: None };
+        let missing = expected(&ready(), &[], &kernel);
+        assert_eq!(missing[1], "the sandbox is Ready, but the kernel has no eth0 in it");
+        assert_eq!(missing[2], "the runtime's address 10.1.0.2 is not the kernel's");
+    }
 }
