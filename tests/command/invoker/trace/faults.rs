@@ -1,9 +1,11 @@
 //! A table of faults. Each is made, verified by a ping, traced, and taken back.
 
-use cnimble_tests::{Ns, Outcome, need};
+use std::path::Path;
+
+use cnimble_tests::{Ns, Outcome, need, need_recent_go, plugin_dir};
 use serde_json::json;
 
-use super::{FAR, FAR6, Site, stations};
+use super::{FAR, FAR6, RESTORE_RULES, SAVE_RULES, Site, stations};
 
 /// A fault, and the station that has to be named.
 struct Fault {
@@ -79,8 +81,8 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "the rules were flushed",
         at: At::Host,
-        make: "nft list ruleset >SAVED; nft flush ruleset",
-        undo: "nft -f SAVED",
+        make: "SAVE_RULES; nft flush ruleset",
+        undo: "RESTORE_RULES",
         to: FAR,
         station: "out host masquerade:",
         says: "is missing",
@@ -373,16 +375,17 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
-        let site = Site::new();
+    fn new(plugins: &'static Path) -> Self {
+        let site = Site::with_plugins(plugins);
         site.network("net", "br0", 1, &json!({}));
         let (pod, other) = (site.add("net", "web"), site.add("net", "db"));
-        let ends = [site.end("web"), site.end("db")];
+        let ends = [site.end(&pod), site.end(&other)];
         let saved = site.node.host.dir().join("ruleset").display().to_string();
         Bench { site, pod, _other: other, ends, saved }
     }
 
     fn run(&self, fault: &Fault, script: &str) {
+        let script = script.replace("SAVE_RULES", SAVE_RULES).replace("RESTORE_RULES", RESTORE_RULES);
         let script =
             script.replace("END", &self.ends[0]).replace("PEER", &self.ends[1]).replace("SAVED", &self.saved);
         let script = script.replace("ROUTER", self.site.router.path());
@@ -418,23 +421,39 @@ fn assert_no_fault_of_its_own(traced: &Outcome) {
 
 #[test]
 fn fifteen_faults_are_named_at_their_stations() {
-    need!("ip", "nft", "bridge", "ping", "nsenter");
-    let bench = Bench::new();
+    need!("ip", "nft", "bridge", "ping", "nsenter", "iptables-nft-save", "iptables-nft-restore");
+    let bench = Bench::new(plugin_dir());
     FAULTS.iter().for_each(|fault| bench.assert_named(fault));
 }
 
 #[test]
 fn more_faults_are_named_at_their_stations() {
     need!("ip", "nft", "bridge", "ping", "nsenter");
-    let bench = Bench::new();
+    let bench = Bench::new(plugin_dir());
     MORE.iter().for_each(|fault| bench.assert_named(fault));
+}
+
+#[test]
+fn faults_of_pods_of_the_go_plugins_are_named_at_their_stations() {
+    need_recent_go!(
+        go,
+        "ip",
+        "nft",
+        "bridge",
+        "ping",
+        "nsenter",
+        "iptables-nft-save",
+        "iptables-nft-restore"
+    );
+    let bench = Bench::new(go);
+    FAULTS.iter().chain(MORE).for_each(|fault| bench.assert_named(fault));
 }
 
 /// Without a probe nothing is sent. A rule with a condition is then unknown, and nothing is guessed.
 #[test]
 fn a_look_without_a_probe_guesses_nothing() {
     need!("ip", "nft", "bridge", "ping", "nsenter");
-    let bench = Bench::new();
+    let bench = Bench::new(plugin_dir());
     let look = |to: &str| bench.site.trace(&["web", to, "--no-probe"]);
     // Reports of IGMP are IP packets that the kernel sends by itself.
     let sent = || [&*bench.site.node.host, &bench.pod].map(|ns| ns.sh("grep -v ^Ip: /proc/net/snmp"));
@@ -465,7 +484,7 @@ fn a_look_without_a_probe_guesses_nothing() {
 #[test]
 fn a_rule_of_legacy_iptables_is_named() {
     need!("ip", "nft", "ping", "iptables-legacy", "iptables-legacy-save");
-    let bench = Bench::new();
+    let bench = Bench::new(plugin_dir());
     let fault = Fault {
         name: "legacy iptables drops",
         at: At::Host,

@@ -1,13 +1,14 @@
 //! Packets from outside to a published port (`--from`).
 
+use std::path::Path;
 use std::process::Stdio;
 
 use cnimble_tests::traffic::{self, Server};
-use cnimble_tests::{PATIENCE, Pod, need, need_go, plugin_dir, wait_until};
+use cnimble_tests::{PATIENCE, Pod, need, need_go, need_recent_go, plugin_dir, wait_until};
 use serde_json::json;
 
 use super::healthy::assert_answered;
-use super::{FAR, FAR6, Site, stations};
+use super::{FAR, FAR6, RESTORE_RULES, SAVE_RULES, Site, stations};
 
 /// TCP and UDP port 8080 of the host are port 80 of the pod, and UDP port 8081 is port 81.
 const PORTS: &str = r#"{"portMappings": [
@@ -17,8 +18,8 @@ const PORTS: &str = r#"{"portMappings": [
 ]}"#;
 
 impl Site {
-    /// A pod of the network `net` with published ports, made by the plugins in `bin`.
-    pub(super) fn publish(&self, bin: impl AsRef<std::path::Path>, backend: &str) -> Pod {
+    /// A pod of the network `net` with published ports.
+    pub(super) fn publish(&self, backend: &str) -> Pod {
         let dir = self.node.host.data_dir();
         let ipam = json!({"type": "host-local", "dataDir": dir, "ranges": [
             [{"subnet": "10.214.1.0/24"}], [{"subnet": "fd00:214:1::/64"}],
@@ -30,7 +31,7 @@ impl Site {
         self.node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": plugins}));
         let pod = Pod::new();
         let line = ["add", "net", pod.path(), "--container-id", "web", "--cap-args", PORTS];
-        self.node.cnimble(bin.as_ref(), &line).run().success();
+        self.node.cnimble(self.plugins, &line).run().success();
         pod
     }
 }
@@ -39,7 +40,7 @@ impl Site {
 fn a_published_port_answers_and_the_sender_gets_no_packet() {
     need!("ip", "nft", "conntrack", "ss");
     let site = Site::new();
-    let pod = site.publish(plugin_dir(), "nftables");
+    let pod = site.publish("nftables");
     let _server = Server::start(&pod, 80, "pod");
     // The router is the sender, and knows nothing of the probes.
     site.router.nft(
@@ -81,8 +82,8 @@ fn a_published_port_answers_and_the_sender_gets_no_packet() {
 fn pods_of_the_go_plugins_are_found_behind_their_ports() {
     need_go!(go, "ip", "nft", "iptables-nft");
     for backend in ["nftables", "iptables"] {
-        let site = Site::new();
-        let pod = site.publish(go, backend);
+        let site = Site::with_plugins(go);
+        let pod = site.publish(backend);
         let _server = Server::start(&pod, 80, "pod");
         let traced = site.trace(&["--from", FAR, "10.7.0.2:8080"]);
         assert_answered(&traced);
@@ -90,11 +91,10 @@ fn pods_of_the_go_plugins_are_found_behind_their_ports() {
     }
 }
 
-#[test]
-fn each_fault_inwards_is_named_at_its_station() {
-    need!("ip", "nft");
-    let site = Site::new();
-    let pod = site.publish(plugin_dir(), "nftables");
+/// Asserts that the trace names each fault on the way to a published port of a pod of these plugins.
+fn assert_each_named(plugins: &'static Path, backend: &str) {
+    let site = Site::with_plugins(plugins);
+    let pod = site.publish(backend);
     let _server = Server::start(&pod, 80, "pod");
     let host = &site.node.host;
     let saved = host.dir().join("ruleset").display().to_string();
@@ -118,8 +118,8 @@ fn each_fault_inwards_is_named_at_its_station() {
         (
             "the rules were flushed",
             false,
-            &format!("nft list ruleset >{saved}; nft flush ruleset"),
-            &format!("nft -f {saved}"),
+            &format!("{SAVE_RULES}; nft flush ruleset").replace("SAVED", &saved),
+            &RESTORE_RULES.replace("SAVED", &saved),
             "out host published:",
             "its rule is missing",
         ),
@@ -164,12 +164,25 @@ fn each_fault_inwards_is_named_at_its_station() {
         let is_shut = traffic::tcp_is_shut(&site.router, "10.7.0.2:8080");
         let traced = site.trace(&["--from", FAR, "10.7.0.2:8080"]);
         place.shell(undo);
-        assert!(is_shut, "{name}: the port answers in spite of it");
-        assert_eq!(traced.status, 6, "{name}: {}", traced.describe());
+        assert!(is_shut, "{backend}, {name}: the port answers in spite of it");
+        assert_eq!(traced.status, 6, "{backend}, {name}: {}", traced.describe());
         let stops = stations(&traced, "stops");
         let is_it = stops.len() == 1 && stops[0].starts_with(station) && stops[0].contains(says);
-        assert!(is_it, "{name}: {stops:?}\n{}", traced.describe());
+        assert!(is_it, "{backend}, {name}: {stops:?}\n{}", traced.describe());
     }
+}
+
+#[test]
+fn each_fault_inwards_is_named_at_its_station() {
+    need!("ip", "nft", "iptables-nft-save", "iptables-nft-restore");
+    assert_each_named(plugin_dir(), "nftables");
+}
+
+#[test]
+fn each_fault_inwards_is_named_with_the_go_plugins() {
+    need_recent_go!(go, "ip", "nft", "iptables-nft-save", "iptables-nft-restore");
+    assert_each_named(go, "nftables");
+    assert_each_named(go, "iptables");
 }
 
 /// The pair of links goes with the namespace of its other end, which the kernel removes a moment after the process.
@@ -177,7 +190,7 @@ fn each_fault_inwards_is_named_at_its_station() {
 fn a_kill_leaves_no_link() {
     need!("ip", "nft");
     let site = Site::new();
-    let pod = site.publish(plugin_dir(), "nftables");
+    let pod = site.publish("nftables");
     pod.nft("table ip own { chain in { type filter hook input priority 0; drop; }; }");
     let host = &site.node.host;
     let (rules, links) = (host.nft("list ruleset"), host.links());
@@ -195,7 +208,7 @@ fn a_kill_leaves_no_link() {
 fn senders_and_receivers_that_make_no_sense_are_refused() {
     need!("ip", "nft");
     let site = Site::new();
-    let _pod = site.publish(plugin_dir(), "nftables");
+    let _pod = site.publish("nftables");
     for args in [
         &["--from", FAR][..],
         &["--from", FAR, "10.7.0.2"],

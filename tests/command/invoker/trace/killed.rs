@@ -23,7 +23,7 @@ fn a_trace_may_be_killed_at_any_call() {
         skip!("{why}");
     }
     let site = Site::new();
-    let pod = site.publish(plugin_dir(), "nftables");
+    let pod = site.publish("nftables");
     let places = [("host", &*site.node.host), ("router", &site.router), ("pod", &pod)];
     let probes: [&[&str]; 5] = [
         &["web", FAR],

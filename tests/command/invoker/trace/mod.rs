@@ -12,6 +12,8 @@ mod nat;
 mod setups;
 mod size;
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use cnimble_tests::{Ns, Outcome, Pod, plugin_dir};
@@ -23,14 +25,27 @@ const FAR: &str = "192.0.2.1";
 /// The same for IPv6.
 const FAR6: &str = "2001:db8::1";
 
+/// Lines of shell that keep the packet rules of the host in files with the beginning SAVED, and that restore them. nft
+/// can't read what it prints of rules by iptables.
+const SAVE_RULES: &str = "iptables-nft-save >SAVED.4; ip6tables-nft-save >SAVED.6; \
+    for table in inet\\ cnimble ip\\ cni_hostport ip6\\ cni_hostport inet\\ cni_plugins_masquerade; do \
+    nft list table $table 2>/dev/null || :; done >SAVED";
+const RESTORE_RULES: &str = "nft -f SAVED; iptables-nft-restore SAVED.4; ip6tables-nft-restore SAVED.6";
+
 /// A node with the uplink `up0` to a router, and pods on the bridge `br0`.
 struct Site {
     node: Node,
     router: Ns,
+    /// The directory of the plugins that make the pods.
+    plugins: &'static Path,
 }
 
 impl Site {
     fn new() -> Self {
+        Site::with_plugins(plugin_dir())
+    }
+
+    fn with_plugins(plugins: &'static Path) -> Self {
         let node = Node::new();
         let router = Ns::new();
         for ns in [&*node.host, &router] {
@@ -45,7 +60,7 @@ impl Site {
         router.ip(&format!("address add {FAR6}/128 dev lo"));
         node.host.ip("route add default via 10.7.0.1");
         node.host.ip("-6 route add default via fd00:7::1");
-        Site { node, router }
+        Site { node, router, plugins }
     }
 
     /// A bridge network of both families with masquerading.
@@ -65,15 +80,15 @@ impl Site {
 
     fn add(&self, network: &str, id: &str) -> Pod {
         let pod = Pod::new();
-        self.node.cnimble(plugin_dir(), &["add", network, pod.path(), "--container-id", id]).run().success();
+        self.node.cnimble(self.plugins, &["add", network, pod.path(), "--container-id", id]).run().success();
         pod
     }
 
-    /// The host's end of a pod.
-    fn end(&self, id: &str) -> String {
+    /// The host's end of a pod's `eth0`.
+    fn end(&self, pod: &Ns) -> String {
+        let index = &pod.link("eth0")["link_index"];
         let links = self.node.host.ip_json("link show type veth");
-        let suffix = format!("id: {id}");
-        let is_its = |link: &&Value| link["ifalias"].as_str().is_some_and(|alias| alias.contains(&suffix));
+        let is_its = |link: &&Value| link["ifindex"] == *index;
         links.as_array().unwrap().iter().find(is_its).unwrap()["ifname"].as_str().unwrap().to_owned()
     }
 

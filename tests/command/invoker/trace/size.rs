@@ -18,7 +18,7 @@ fn a_packet_that_is_too_large_is_stopped_at_its_link() {
     let site = Site::new();
     site.network("net", "br0", 1, &json!({}));
     let (pod, db) = (site.add("net", "web"), site.add("net", "db"));
-    let (web_end, db_end) = (site.end("web"), site.end("db"));
+    let (web_end, db_end) = (site.end(&pod), site.end(&db));
     let db_ip = &db.addrs("eth0").into_iter().find(|addr| addr.starts_with("10.214.1.")).unwrap();
     let db_ip = db_ip.split('/').next().unwrap();
     let host = &site.node.host;

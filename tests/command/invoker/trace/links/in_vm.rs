@@ -1,17 +1,15 @@
 //! Faults of VLANs and on ipvlan, which not each kernel has.
 
-use cnimble_tests::in_vm;
+use cnimble_tests::{in_vm, need_recent_go, plugin_dir};
 use serde_json::{Value, json};
 
 use super::super::setups::{bridge, on_uplink};
-use super::{Fault, fault};
+use super::{Fault, assert_named, fault};
 
-#[test]
-fn faults_of_vlans_and_ipvlan_are_named() {
-    in_vm!();
+fn faults_of_vlans_and_ipvlan() -> Vec<Fault> {
     let vlan = || json!([bridge(json!({"ipMasq": false, "vlan": 100}))]);
     let ipvlan = |more: Value| json!([on_uplink("ipvlan", more)]);
-    for fault in [
+    vec![
         fault(
             "the port has lost its VLAN",
             vlan(),
@@ -50,7 +48,18 @@ fn faults_of_vlans_and_ipvlan_are_named() {
             client: "10.7.0.50",
             ..fault("the host's own master", ipvlan(json!({})), "", "out host master:", "hostShim")
         },
-    ] {
-        fault.assert_named();
-    }
+    ]
+}
+
+#[test]
+fn faults_of_vlans_and_ipvlan_are_named() {
+    in_vm!();
+    assert_named(plugin_dir(), &faults_of_vlans_and_ipvlan());
+}
+
+#[test]
+fn faults_of_vlans_and_ipvlan_of_the_go_plugins_are_named() {
+    in_vm!();
+    need_recent_go!(go);
+    assert_named(go, &faults_of_vlans_and_ipvlan());
 }

@@ -3,8 +3,10 @@
 
 mod in_vm;
 
+use std::path::Path;
+
 use cnimble_tests::traffic::{self, Server};
-use cnimble_tests::{Ns, need};
+use cnimble_tests::{Ns, need, need_recent_go, plugin_dir};
 use serde_json::{Value, json};
 
 use super::setups::{bridge, on_uplink, ranges, second_bridge, with};
@@ -35,8 +37,8 @@ enum At {
 }
 
 impl Fault {
-    fn assert_named(&self) {
-        let site = Site::new();
+    fn assert_named(&self, plugins: &'static Path) {
+        let site = Site::with_plugins(plugins);
         let name = self.name;
         site.router.set_sysctl("ipv4/ip_forward", "1");
         site.router.shell(super::setups::ROUTES_BACK);
@@ -51,7 +53,7 @@ impl Fault {
         let sender = if self.from == "web" { &web } else { &third };
         assert!(self.is_wrong_from_the_start() || reaches(sender, self.client), "{name}: without the fault");
         let has_ends = self.make.contains("END") || self.make.contains("PEER");
-        let ends = if has_ends { ["web", "db"].map(|id| site.end(id)) } else { Default::default() };
+        let ends = if has_ends { [&web, &db].map(|pod| site.end(pod)) } else { Default::default() };
         let make = self.make.replace("END", &ends[0]).replace("PEER", &ends[1]);
         match self.at {
             At::Host => site.node.host.shell(&make),
@@ -69,6 +71,10 @@ impl Fault {
     fn is_wrong_from_the_start(&self) -> bool {
         self.make.is_empty()
     }
+}
+
+fn assert_named(plugins: &'static Path, faults: &[Fault]) {
+    faults.iter().for_each(|fault| fault.assert_named(plugins));
 }
 
 /// Returns whether a client gets an answer from `HOST:PORT` or `HOST:PORT/udp`. It pings a `HOST`.
@@ -105,10 +111,8 @@ fn ptp() -> Value {
     json!([{"type": "ptp", "ipMasq": true, "ipam": with(ranges(1), routes)}])
 }
 
-#[test]
-fn faults_on_ptp_are_named() {
-    need!("ip", "nft", "ping");
-    for fault in [
+fn faults_on_ptp() -> Vec<Fault> {
+    vec![
         fault(
             "the host's end does not forward",
             ptp(),
@@ -153,16 +157,18 @@ fn faults_on_ptp_are_named() {
                 "blackhole 10.214.1.3/32",
             )
         },
-    ] {
-        fault.assert_named();
-    }
+    ]
 }
 
 #[test]
-fn faults_on_macvlan_are_named() {
+fn faults_on_ptp_are_named() {
     need!("ip", "nft", "ping");
+    assert_named(plugin_dir(), &faults_on_ptp());
+}
+
+fn faults_on_macvlan() -> Vec<Fault> {
     let macvlan = |more: Value| json!([on_uplink("macvlan", more)]);
-    for fault in [
+    vec![
         fault(
             "the master is down",
             macvlan(json!({})),
@@ -186,14 +192,16 @@ fn faults_on_macvlan_are_named() {
             client: "10.7.0.50",
             ..fault("the host's own master", macvlan(json!({})), "", "out host master:", "hostShim")
         },
-    ] {
-        fault.assert_named();
-    }
+    ]
 }
 
 #[test]
-fn faults_of_sbr_are_named() {
+fn faults_on_macvlan_are_named() {
     need!("ip", "nft", "ping");
+    assert_named(plugin_dir(), &faults_on_macvlan());
+}
+
+fn faults_of_sbr() -> Vec<Fault> {
     let sbr = |make, station, says| Fault {
         has_sbr: true,
         from: "third",
@@ -201,7 +209,7 @@ fn faults_of_sbr_are_named() {
         client: "10.214.2.2",
         ..fault(make, json!([bridge(json!({}))]), make, station, says)
     };
-    for fault in [
+    vec![
         Fault {
             at: At::Web,
             ..sbr(
@@ -219,17 +227,19 @@ fn faults_of_sbr_are_named() {
             "out host route:",
             "behind br2, and the host's route leads to up0, and br2 is down",
         ),
-    ] {
-        fault.assert_named();
-    }
+    ]
 }
 
 #[test]
-fn faults_of_tcp_and_udp_are_named() {
-    need!("ip", "nft");
+fn faults_of_sbr_are_named() {
+    need!("ip", "nft", "ping");
+    assert_named(plugin_dir(), &faults_of_sbr());
+}
+
+fn faults_of_tcp_and_udp() -> Vec<Fault> {
     let plugins = || json!([bridge(json!({}))]);
     let of = |to, make, station, says| Fault { to, client: to, ..fault(to, plugins(), make, station, says) };
-    for fault in [
+    vec![
         of(
             "192.0.2.1:8080",
             "nft 'table inet own { chain forward { type filter hook forward priority 0; tcp dport 8080 drop; }; }'",
@@ -260,7 +270,19 @@ fn faults_of_tcp_and_udp_are_named() {
             "out host bridge rules:",
             "drop",
         ),
-    ] {
-        fault.assert_named();
+    ]
+}
+
+#[test]
+fn faults_of_tcp_and_udp_are_named() {
+    need!("ip", "nft");
+    assert_named(plugin_dir(), &faults_of_tcp_and_udp());
+}
+
+#[test]
+fn faults_on_links_of_the_go_plugins_are_named() {
+    need_recent_go!(go, "ip", "nft", "ping");
+    for faults in [faults_on_ptp(), faults_on_macvlan(), faults_of_sbr(), faults_of_tcp_and_udp()] {
+        assert_named(go, &faults);
     }
 }

@@ -1,7 +1,7 @@
 //! Set-ups with kinds of links that not each kernel has. The machine's kernel has no rules for IP packets, so the router
 //! has routes to pods.
 
-use cnimble_tests::in_vm;
+use cnimble_tests::{in_vm, need_recent_go, plugin_dir};
 use serde_json::{Value, json};
 
 use super::{FAR, FAR6, ROUTES_BACK, Setup, assert_healthy, on_uplink, outside, ranges, second_bridge, with};
@@ -16,10 +16,8 @@ fn setup(name: &'static str, plugins: Value) -> Setup {
     Setup::new(name, plugins).router(ROUTES_BACK)
 }
 
-#[test]
-fn vlans_are_healthy() {
-    in_vm!();
-    assert_healthy(vec![
+fn vlans() -> Vec<Setup> {
+    vec![
         setup("a VLAN", json!([bridge(json!({"vlan": 100}))])),
         setup(
             "a VLAN beside the default one",
@@ -33,14 +31,18 @@ fn vlans_are_healthy() {
             )
             .to(&[FAR, FAR6, "gateway", "192.0.2.1:8080"])
             .answers_third(&[]),
-    ]);
+    ]
 }
 
 #[test]
-fn ipvlan_and_vrf_are_healthy() {
+fn vlans_are_healthy() {
     in_vm!();
+    assert_healthy(plugin_dir(), vlans());
+}
+
+fn ipvlan_and_vrf() -> Vec<Setup> {
     let l3 = json!({"mode": "l3", "ipam": with(ranges(1), json!({"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}))});
-    assert_healthy(vec![
+    vec![
         setup("ipvlan, l2", json!([on_uplink("ipvlan", json!({}))]))
             .to(&[FAR, FAR6, "gateway", "db", "fd00:7::51", "db:9", "192.0.2.1:8080"])
             .answers_third(&[]),
@@ -51,5 +53,19 @@ fn ipvlan_and_vrf_are_healthy() {
             .second(json!([second_bridge(), {"type": "vrf", "vrfname": "blue"}]))
             .to(&[FAR, FAR6, "db", "third:9"])
             .answers_third(&["web", "10.214.2.2", "fd00:214:2::2"]),
-    ]);
+    ]
+}
+
+#[test]
+fn ipvlan_and_vrf_are_healthy() {
+    in_vm!();
+    assert_healthy(plugin_dir(), ipvlan_and_vrf());
+}
+
+#[test]
+fn vlans_ipvlan_and_vrf_of_the_go_plugins_are_healthy() {
+    in_vm!();
+    need_recent_go!(go);
+    assert_healthy(go, vlans());
+    assert_healthy(go, ipvlan_and_vrf());
 }
