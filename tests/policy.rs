@@ -346,7 +346,6 @@ fn only_the_libraries_are_published() {
     }
 }
 
-/// The packages have the version of Cargo.toml, so that a release is named in one place.
 /// Returns the names of the dependencies of each package in a lock file that comes from no registry.
 fn locked_dependencies(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut own = BTreeMap::new();
@@ -383,6 +382,7 @@ fn the_fuzzers_lock_file_has_the_dependencies_of_each_crate() {
     assert!(due.is_empty(), "fuzz/Cargo.lock lacks {}; run {command}", due.join(", "));
 }
 
+/// The packages have the version of Cargo.toml, so that a release is named in one place.
 #[test]
 fn versions_agree() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();

@@ -39,13 +39,54 @@ fn a_plugins_folder_has_all_that_is_asked_of_one() {
     }
 }
 
-/// Returns the keys in the first cells of a page's tables, without the mark of those that the Go plugins lack.
-fn keys_of_page(page: &str) -> BTreeSet<String> {
+/// Returns the first cells of the rows in a page's tables of keys.
+fn cells_of_keys(page: &str) -> impl Iterator<Item = &str> {
     // A table of keys has five columns.
     let rows = page.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() >= 6);
-    let cells = rows.filter_map(|line| line.split('|').nth(1));
-    let keys = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    rows.filter_map(|line| line.split('|').nth(1))
+}
+
+/// Returns the keys in a page's tables, without the mark of those that the Go plugins lack.
+fn keys_of_page(page: &str) -> BTreeSet<String> {
+    let keys = cells_of_keys(page).flat_map(|cell| cell.split('`').skip(1).step_by(2));
     keys.map(str::to_owned).collect()
+}
+
+/// Returns only the keys with that mark.
+fn keys_that_go_lacks(page: &str) -> BTreeSet<String> {
+    let keys = cells_of_keys(page).flat_map(|cell| cell.split(','));
+    let marked = keys.filter_map(|key| key.trim().strip_suffix('†'));
+    marked.map(|key| key.trim_matches('`').to_owned()).collect()
+}
+
+/// Returns the keys that the change log names for a plugin: those of list entries that begin with the plugin's name.
+fn keys_of_log(log: &str, plugin: &str) -> BTreeSet<String> {
+    let entries = log.split("\n- ").skip(1).map(|entry| entry.split("\n\n").next().unwrap());
+    let about = entries.filter(|entry| {
+        let head = entry.split(':').next().unwrap();
+        head.split([',', ' ', '\n']).any(|word| word == plugin)
+    });
+    about.flat_map(|entry| entry.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// Users learn of a new key from the change log.
+#[test]
+fn the_change_log_names_each_key_that_the_go_plugins_lack() {
+    let log = std::fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    let mut due = Vec::new();
+    for (path, name) in folders() {
+        let page = std::fs::read_to_string(path.join("README.md")).unwrap();
+        for key in keys_that_go_lacks(&page).difference(&keys_of_log(&log, &name)) {
+            due.push(format!("CHANGELOG.md lacks {name}'s key {key}: add it to the entry `- {name}: `"));
+        }
+    }
+    assert!(due.is_empty(), "{}", due.join("\n"));
+}
+
+#[test]
+fn keys_are_found_in_the_change_log() {
+    let log = "# Log\n\n- vlan: `one`,\n  `two`\n- vrf, vlan: `three`\n- vrf: vlan `four`\n\nMore: `five`\n";
+    assert_eq!(keys_of_log(log, "vlan"), ["one", "two", "three"].map(str::to_owned).into());
 }
 
 /// A new key is due in several files. CONTRIBUTING.md, "Adding a key", lists those that no test can ask for.
@@ -73,6 +114,7 @@ fn each_key_of_a_plugin_is_compared_with_the_go_plugin() {
 fn keys_are_found_in_tables() {
     let page = "| Key | Type |\n| `mtu`, `vlan`† | integer | none | 1 | Sets it. |\n| `one` | two |\n";
     assert_eq!(keys_of_page(page), BTreeSet::from(["mtu".to_owned(), "vlan".to_owned()]));
+    assert_eq!(keys_that_go_lacks(page), BTreeSet::from(["vlan".to_owned()]));
 }
 
 /// Plugin names that are also kinds of links or common words.
