@@ -17,9 +17,11 @@ pub mod containerd;
 #[cfg(feature = "cri")]
 mod cri;
 mod crowd;
+mod firewalld;
 mod host;
 pub mod http;
 mod lan;
+mod message_bus;
 mod network;
 mod node;
 mod ns;
@@ -45,8 +47,10 @@ pub mod vm;
 #[cfg(feature = "cri")]
 pub use cri::Cri;
 pub use crowd::{Company, Crowd};
+pub use firewalld::Firewalld;
 pub use host::{Call, Host, seclude_thread};
 pub use lan::Lan;
+pub use message_bus::MessageBus;
 pub use network::{Attachment, Network};
 pub use node::Node;
 pub use ns::{Ns, Pod};

@@ -1,9 +1,8 @@
 //! A daemon outlives its plugin's control group.
 
-use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
-use cnimble_tests::{Background, need, skip};
+use cnimble_tests::{Background, MessageBus, need, skip};
 
 use super::*;
 
@@ -73,22 +72,8 @@ fn systemd_is_asked_for_a_scope_and_an_add_succeeds_without_it() {
     need!("dbus-daemon", "dbus-monitor");
     let (host, pod) = (host(), Pod::new());
     let _server = server(&host);
-    let bus = host.dir().join("bus");
-    let config = host.dir().join("bus.conf");
-    let text = format!(
-        "<busconfig><type>system</type><listen>unix:path={}</listen><auth>EXTERNAL</auth>\
-         <policy context=\"default\"><allow user=\"*\"/><allow own=\"*\"/><allow eavesdrop=\"true\"/>\
-         <allow send_destination=\"*\" eavesdrop=\"true\"/></policy></busconfig>",
-        bus.display()
-    );
-    std::fs::write(&config, text).unwrap();
-    let mut command = host.command("dbus-daemon");
-    command
-        .args(["--nofork", "--nopidfile", "--nosyslog"])
-        .arg(format!("--config-file={}", config.display()));
-    let _bus = Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()));
-    assert!(wait_until(PATIENCE, || UnixStream::connect(&bus).is_ok()));
-    let address = format!("unix:path={}", bus.display());
+    let bus = MessageBus::start(&host);
+    let address = bus.address();
     let seen = host.dir().join("seen");
     let mut command = host.command("dbus-monitor");
     command.args(["--address", &address, "member='StartTransientUnit'"]).stdin(Stdio::null());

@@ -3,6 +3,7 @@
 
 mod doctor;
 mod faults;
+mod firewalld;
 mod healthy;
 mod inwards;
 mod killed;

@@ -2,55 +2,20 @@
 
 mod stand_in;
 
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-
 use serde_json::{Value, json};
 
 use cnimble_tests::{
-    Attachment, Background, Host, Network, Outcome, Pod, Snapshot, configs, need, skip, wait_until,
+    Attachment, Firewalld, Host, MessageBus, Network, Outcome, Pod, Snapshot, configs, need, skip,
 };
 
 use stand_in::{Sources, stand_in};
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
 
-struct Bus {
-    socket: PathBuf,
-    _daemon: Background,
-}
-
-impl Bus {
-    fn start(host: &Host) -> Self {
-        let socket = host.dir().join("bus");
-        let config = host.dir().join("bus.conf");
-        let text = format!(
-            r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
- "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>system</type><listen>unix:path={}</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow user="*"/><allow own="*"/><allow eavesdrop="true"/>
-<allow send_destination="*" eavesdrop="true"/></policy></busconfig>"#,
-            socket.display()
-        );
-        std::fs::write(&config, text).unwrap();
-        let mut command = Command::new("dbus-daemon");
-        command.arg("--nofork").arg("--nopidfile").arg("--nosyslog");
-        command.arg(format!("--config-file={}", config.display()));
-        let daemon = Background::start(command.stdin(Stdio::null()).stdout(Stdio::null()));
-        assert!(wait_until(60.0, || UnixStream::connect(&socket).is_ok()), "dbus-daemon doesn't listen");
-        Bus { socket, _daemon: daemon }
-    }
-
-    fn address(&self) -> String {
-        format!("unix:path={}", self.socket.display())
-    }
-}
-
 /// A pod with both families, and a bus.
 struct Site {
     host: Host,
-    bus: Bus,
+    bus: MessageBus,
     att: Attachment,
     prev: Value,
     _pod: Pod,
@@ -61,7 +26,7 @@ impl Site {
         let (host, pod) = (Host::new(), Pod::new());
         let att = Attachment::new("one", &pod);
         let prev = Network::new(&host, configs::dual(&host)).added(&att);
-        let bus = Bus::start(&host);
+        let bus = MessageBus::start(&host);
         Site { host, bus, att, prev, _pod: pod }
     }
 
@@ -212,31 +177,13 @@ fn it_is_taken_where_it_runs() {
 #[test]
 fn the_real_firewalld() {
     need!("ip", "nft", "dbus-daemon");
-    if cnimble_tests::missing(&["firewalld", "firewall-cmd"]).is_some() {
-        skip!("firewalld is not installed");
-    }
     let site = Site::new();
-    let config = site.host.dir().join("firewalld");
-    std::fs::create_dir(&config).unwrap();
-    std::fs::write(config.join("firewalld.conf"), "DefaultZone=public\nFirewallBackend=nftables\n").unwrap();
-    let mut command = site.host.command("firewalld");
-    command.args(["--nofork", "--nopid"]).arg(format!("--system-config={}", config.display()));
-    command.arg(format!("--log-file={}", config.join("log").display()));
-    command.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut daemon = Background::start(&mut command);
-    let usable = || site.call("STATUS", &firewalld()).status == 0;
-    if !wait_until(60.0, || !daemon.running() || usable()) || !daemon.running() {
-        skip!("firewalld doesn't start here: {:?}", std::fs::read_to_string(config.join("log")));
-    }
-    // firewalld takes the name before it makes its rules.
-    assert!(wait_until(60.0, || site.host.nft("list tables").contains("inet firewalld")));
+    let daemon = match Firewalld::start(&site.host, &site.bus) {
+        Ok(daemon) => daemon,
+        Err(why) => skip!("{why}"),
+    };
     let listed = || {
-        let mut command = site.host.command("firewall-cmd");
-        command.args(["--zone=trusted", "--list-sources"]);
-        command.env("DBUS_SYSTEM_BUS_ADDRESS", site.bus.address());
-        let output = command.output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = daemon.command(&["--zone=trusted", "--list-sources"]);
         let mut found: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         found.sort();
         found

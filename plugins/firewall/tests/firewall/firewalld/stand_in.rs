@@ -5,14 +5,16 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
-use super::{Bus, NAME};
+use cnimble_tests::MessageBus;
+
+use super::NAME;
 
 /// Maps each address to its zone.
 pub(super) type Sources = Arc<Mutex<BTreeMap<String, String>>>;
 
 /// Answers until the bus ends.
-pub(super) fn stand_in(bus: &Bus) -> Sources {
-    let mut stream = UnixStream::connect(&bus.socket).unwrap();
+pub(super) fn stand_in(bus: &MessageBus) -> Sources {
+    let mut stream = UnixStream::connect(bus.socket()).unwrap();
     let user: String = nix::unistd::geteuid().to_string().bytes().map(|b| format!("{b:02x}")).collect();
     stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes()).unwrap();
     let mut line = Vec::new();
