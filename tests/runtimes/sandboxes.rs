@@ -278,7 +278,10 @@ spec:
 fn a_manifest_becomes_a_pod_of_the_runtime_and_goes_again() {
     need_runtime!("containerd", "ctr", "runc", "sha256sum");
     let node = crate::node();
-    let cri = Cri::start(&node, "pods", &conflist(), "/opt/cni/bin");
+    // As `cnimble init` writes them. containerd before 2 knows `cniVersion` alone.
+    let mut network: Value = serde_json::from_str(&conflist()).unwrap();
+    network["cniVersions"] = json!(["1.0.0", "1.1.0"]);
+    let cri = Cri::start(&node, "pods", &network.to_string(), "/opt/cni/bin");
     // The first pod makes the runtime notice its network and its image.
     cri.stop_and_remove(&cri.pod("shop", "first", &[], &[]).sandbox.id);
     let status = document(&node, "cri status", 0);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use cnimble_cri::{Client, Cni, Condition, Loaded, Version};
 use cnimble_pod::network::{NetworkOptions, NetworkPlugin};
@@ -38,6 +39,9 @@ struct Status {
 struct Choice {
     name: String,
     cni_version: &'static str,
+    /// The file's `cniVersion`. A runtime that doesn't know `cniVersions` has loaded the network with it.
+    #[serde(skip)]
+    without_list: Option<String>,
     plugins: Vec<String>,
     file: PathBuf,
 }
@@ -80,6 +84,7 @@ async fn choice(session: &Session, cni: Option<&Cni>) -> (String, Option<Choice>
     let choice = network.default_network().map(|ours| Choice {
         name: ours.list.name.clone(),
         cni_version: ours.list.version.as_str(),
+        without_list: ours.list.document.get("cniVersion").and_then(Value::as_str).map(str::to_owned),
         plugins: ours.list.plugins.iter().map(|of| of.plugin_type.clone()).collect(),
         file: ours.path.clone(),
     });
@@ -100,7 +105,8 @@ fn differ(loaded: Option<&Loaded>, choice: Option<&Choice>, dir: &str) -> Option
             Some(format!("the runtime uses {}, but the first usable network is {}", loaded.name, ours.name))
         }
         (Some(loaded), Some(ours)) => {
-            let same = loaded.plugins == ours.plugins && loaded.version == ours.cni_version;
+            let versions = [Some(ours.cni_version), ours.without_list.as_deref()];
+            let same = loaded.plugins == ours.plugins && versions.contains(&Some(loaded.version.as_str()));
             (!same).then(|| format!("{} has changed since the runtime read it", ours.file.display()))
         }
     }
@@ -153,7 +159,7 @@ impl View for Status {
         );
         lines.extend(self.loaded());
         let choice = match &self.choice {
-            Some(Choice { name, cni_version, plugins, file }) => {
+            Some(Choice { name, cni_version, plugins, file, .. }) => {
                 format!("{name} ({cni_version}, {}) from {}", plugins.join(" "), file.display())
             }
             None => format!("none: no file in {} can be used", self.dir),
