@@ -70,8 +70,14 @@ impl Item {
             None if doubt.is_some() => RepairOutcome::Left,
             None => RepairOutcome::Found,
             Some(Repair::NotAsked) => RepairOutcome::InPod,
-            Some(Repair::Done) => RepairOutcome::Repaired,
-            Some(Repair::Gone) => RepairOutcome::Gone,
+            Some(Repair::Done | Repair::Gone) => {
+                (doubt, is_lasting) = (None, false);
+                if matches!(repair, Some(Repair::Done)) {
+                    RepairOutcome::Repaired
+                } else {
+                    RepairOutcome::Gone
+                }
+            }
             Some(Repair::Doubt { why, passing }) => {
                 is_lasting = !passing;
                 doubt = Some(why);

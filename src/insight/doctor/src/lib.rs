@@ -315,6 +315,12 @@ impl Finding {
         }
     }
 
+    /// Returns whether the finding is about a lease, a link or packet rules. A look for orphans has it as long as the
+    /// object exists without an owner that is known to live.
+    fn is_of_object(&self) -> bool {
+        matches!(self.action, FindingRepair::Lease(_) | FindingRepair::Link(_) | FindingRepair::Rules(_))
+    }
+
     /// Returns who can repair the finding.
     pub fn cure(&self) -> Cure {
         match &self.action {

@@ -67,7 +67,8 @@ impl Doctor<'_> {
 
     /// Looks at the node once more, and corrects the outcomes. A removal succeeds also if it has skipped an object that
     /// had changed since, and another program can make an object again. A fault of a sandbox that no repair is for can
-    /// have gone with another one: a lease that its plugin has put back.
+    /// have gone with another one: a lease that its plugin has put back. An object in doubt can have gone, too: a young
+    /// lease, by the DEL of its container's cache entry.
     ///
     /// # Errors
     /// Fails if the node can't be examined. Then all outcomes are as they were.
@@ -84,6 +85,7 @@ impl Doctor<'_> {
                     *outcome = Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why));
                 }
                 Repair::Failed(_) if finding.kind.is_of_sandbox() && !is_left => *outcome = Repair::Gone,
+                Repair::Doubt { .. } if finding.is_of_object() && !is_left => *outcome = Repair::Gone,
                 _ => {}
             }
         }

@@ -99,6 +99,23 @@ fn doctor_leaves_isolated_pods_alone() {
     same(&state, &node.state(), "isolated pods");
 }
 
+/// A young lease may be that of an ADD at work, so no repair is for it. The DEL of its container's record removes it.
+#[test]
+fn a_young_lease_that_goes_with_its_record_is_not_left_alone() {
+    need!("ip", "nft");
+    let node = Node::new();
+    node.network("doc", &chain(&node, "doc", "br1", "10.213.47.0/24"));
+    let pod = Pod::new();
+    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    drop(pod);
+    let found = findings(&node.doctor(&["--grace", "3600"]), 6);
+    assert!(kinds(&found).contains(&"lease left one".to_owned()), "{found:#?}");
+    let found = findings(&node.doctor(&["--grace", "3600", "--repair"]), 0);
+    assert!(kinds(&found).contains(&"lease repaired one".to_owned()), "{found:#?}");
+    assert!(found.iter().all(|of| of["doubt"].is_null()), "{found:#?}");
+    assert!(!node.host.data_dir().join("doc/10.213.47.2").exists());
+}
+
 fn base64(bytes: &[u8]) -> String {
     use std::io::Write;
     let mut child = std::process::Command::new("base64")
