@@ -36,7 +36,8 @@ pub(super) fn init(session: &Session, given: &Init) -> Result<(), Report> {
     let path = dir.join(format!("{}-{}.conflist", order(given.purpose), given.name));
     let networks = networks(&dir)?;
     if let Some(other) = networks.iter().find(|other| other.root.text_of("name") == Some(&given.name)) {
-        return Err(failed(given).row("why", format!("{} has a network of this name", other.file.path)));
+        let report = failed(given).row("why", format!("{} has a network of this name", other.file.path));
+        return Err(report.hint(format!("`cnimble network inspect {}` shows it", given.name)));
     }
     let (text, host) = (|subnet| text(given, subnet), host::read()?);
     let document = match (given.subnet, given.purpose) {

@@ -134,7 +134,9 @@ pub(super) fn networks(session: &Session) -> Result<(), Report> {
             "there are no networks",
             format!("{} has no configuration", session.conf.dir().display()),
         )
-        .hint("put a .conflist there, or name another directory with --conf-dir or NETCONFPATH"));
+        .hint(
+            "`cnimble init bridge NAME` writes one there; --conf-dir or NETCONFPATH names another directory",
+        ));
     }
     let mut seen = BTreeSet::new();
     let networks = listing.networks.into_iter().map(|network| Network {

@@ -173,11 +173,11 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
             return Err(Report::from_error(session, what, err).hint(add_again(session, &network, &attach)));
         }
         Ok(Err(err @ Error::NoResult { .. })) if record == RecordState::Missing => {
-            let report = Report::from_error(session, &what, err);
-            let other = other_record(session, &network.name, &attach, true);
-            return Err(other
-                .into_iter()
-                .fold(report, |report, other| report.hint(other.suggest_command(session, "check"))));
+            let hint = match other_record(session, &network.name, &attach, true) {
+                Some(other) => other.suggest_command(session, "check"),
+                None => format!("`cnimble ls {}` lists what is attached", network.name),
+            };
+            return Err(Report::from_error(session, &what, err).hint(hint));
         }
         _ => finish(session, &what, outcome)?,
     }
