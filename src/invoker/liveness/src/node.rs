@@ -42,6 +42,18 @@ impl LivingAttachment {
         }
     }
 
+    /// Returns whether this is the attachment of the entry, whose [`Owner::tag`] is `tag`. A lease that names no
+    /// interface can be of any attachment of its container.
+    fn is_of(&self, entry: &Entry, tag: &str) -> bool {
+        match &self.tag {
+            Some(own) => own == tag,
+            None => {
+                self.network.as_deref() == Some(entry.network.as_str())
+                    && self.container.as_ref().is_some_and(|(id, whole)| *whole && *id == entry.container_id)
+            }
+        }
+    }
+
     /// Returns the container's ID, or the part of it that is known.
     fn container_id(&self) -> Option<&str> {
         self.container.as_ref().map(|(id, _)| id.as_str())
@@ -227,11 +239,16 @@ impl Node {
     }
 
     /// Returns whether an address of the entry's result is in use, perhaps by another pod. Then rules for the address
-    /// must not be removed on behalf of this entry.
+    /// must not be removed on behalf of this entry. A lease of the entry's own attachment is no other pod.
     pub fn is_anothers(&self, entry: &Entry) -> bool {
         let cache = PathBuf::new();
         let known = JudgedEntry { entry: entry.clone(), verdict: Verdict::Lives, own: true, cache };
-        known.addrs().into_iter().any(|ip| self.is_held(ip) || self.place_of(ip).is_some())
+        let tag = known.owner().tag();
+        let others = || self.lives.all.iter().filter(|life| !life.is_of(entry, &tag));
+        known
+            .addrs()
+            .into_iter()
+            .any(|ip| others().any(|life| life.addrs.contains(&ip)) || self.place_of(ip).is_some())
     }
 
     /// Returns where the address is in use, as the end of a sentence: on the host, or in a namespace. It returns `None`

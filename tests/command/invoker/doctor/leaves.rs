@@ -99,12 +99,15 @@ fn doctor_leaves_isolated_pods_alone() {
     same(&state, &node.state(), "isolated pods");
 }
 
-/// A young lease may be that of an ADD at work, so no repair is for it. The DEL of its container's record removes it.
+/// A young lease may be that of an ADD at work, so no repair is for it. The DEL of its container's record removes it,
+/// and the rules of iptables, which the DEL finds by the addresses.
 #[test]
 fn a_young_lease_that_goes_with_its_record_is_not_left_alone() {
-    need!("ip", "nft");
+    need!("ip", "nft", "iptables", "iptables-save");
     let node = Node::new();
-    node.network("doc", &chain(&node, "doc", "br1", "10.213.47.0/24"));
+    let mut network = chain(&node, "doc", "br1", "10.213.47.0/24");
+    network["plugins"][2]["backend"] = json!("iptables");
+    node.network("doc", &network);
     let pod = Pod::new();
     node.add(plugin_dir(), "doc", &pod, "one", 8001);
     drop(pod);
@@ -114,6 +117,8 @@ fn a_young_lease_that_goes_with_its_record_is_not_left_alone() {
     assert!(kinds(&found).contains(&"lease repaired one".to_owned()), "{found:#?}");
     assert!(found.iter().all(|of| of["doubt"].is_null()), "{found:#?}");
     assert!(!node.host.data_dir().join("doc/10.213.47.2").exists());
+    assert_eq!(findings(&node.doctor(&["--grace", "3600"]), 0), [] as [Value; 0]);
+    assert!(!node.host.sh("iptables-save").contains("10.213.47.2"));
 }
 
 fn base64(bytes: &[u8]) -> String {
