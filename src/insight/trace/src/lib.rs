@@ -88,17 +88,21 @@ impl<'a> Sender<'a> {
 /// # Errors
 /// Fails if the kernel can't be asked. A station that has just gone is reported as unknown instead.
 pub fn look(sender: Sender<'_>, flow: Flow, records: &Records<'_>) -> Result<Trace, Error> {
-    let mut walk = Walk::new(records, false)?;
-    let from = follow(&mut walk, sender, &flow)?;
+    look_along(&mut Walk::new(records)?, sender, flow)
+}
+
+fn look_along(walk: &mut Walk<'_>, sender: Sender<'_>, flow: Flow) -> Result<Trace, Error> {
+    let from = follow(walk, sender, &flow)?;
+    let stations = std::mem::take(&mut walk.stations);
     Ok(Trace {
         pod: sender.pod().map(|pod| pod.name.clone()),
         from,
         to: flow.to,
         protocol: flow.protocol,
         port: Some(flow.to_port).filter(|port| *port != 0),
-        outcome: station::outcome(&walk.stations),
+        outcome: station::outcome(&stations),
         answer: None,
-        stations: walk.stations,
+        stations,
     })
 }
 
@@ -114,7 +118,8 @@ pub fn probe(
     records: &Records<'_>,
     patience: Duration,
 ) -> Result<Trace, Error> {
-    let mut trace = look(sender, flow, records)?;
+    let mut walk = Walk::new(records)?;
+    let mut trace = look_along(&mut walk, sender, flow)?;
     let Some(from) = trace.from else { return Ok(trace) };
     // Without its rule a published port is a port of the host, which refuses the probe. That would look like the pod's
     // answer.
@@ -143,7 +148,7 @@ pub fn probe(
         }
         sent => sent?,
     };
-    let mut walk = Walk::new(records, true)?;
+    walk.begin_again();
     follow(&mut walk, sender, &flow)?;
     let hooked = walk.nft.hooked_chains().unwrap_or_default();
     trace.stations = walk.stations;

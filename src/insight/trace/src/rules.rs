@@ -103,11 +103,13 @@ impl Walk<'_> {
 
     /// Returns a chain that surely drops what the pod sends.
     fn closed_chain(&mut self, flow: &Flow) -> Option<String> {
-        let mut chains = forward::closed(&mut self.nft).unwrap_or_default();
-        if self.sender_needs_others(flow) {
-            chains.extend(forward::shut(&mut self.nft).unwrap_or_default());
-        }
-        chains.into_iter().find(|chain| chain.meets(flow.to.is_ipv4())).map(|chain| chain.text)
+        let needs_others = self.sender_needs_others(flow);
+        let nft = &mut self.nft;
+        let [closed, shut] = self.closed.get_or_insert_with(|| {
+            [forward::closed(nft).unwrap_or_default(), forward::shut(nft).unwrap_or_default()]
+        });
+        let mut chains = closed.iter().chain(shut.iter().filter(|_| needs_others));
+        chains.find(|chain| chain.meets(flow.to.is_ipv4())).map(|chain| chain.text.clone())
     }
 
     /// Returns whether the sender is a recorded pod of a network without a plugin that makes FORWARD accept its

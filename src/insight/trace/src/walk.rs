@@ -8,6 +8,7 @@ use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{Error, NetNs, Netlink};
+use cnimble_rules::forward::ForwardChain;
 use cnimble_rules::nat;
 use cnimble_rules::whose::TableRules;
 
@@ -41,6 +42,9 @@ pub(crate) struct Walk<'a> {
     pub(crate) nft: Nft,
     /// The rules of the tables that have been read. The value is `None` for one that can't be read.
     pub(crate) tables: HashMap<String, Option<TableRules>>,
+    /// The chains that drop all that pods send, and those that drop it only without a plugin's rules. It is `None` until
+    /// they have been read.
+    pub(crate) closed: Option<[Vec<ForwardChain>; 2]>,
     /// The NAT rules of others that have been read.
     pub(crate) nat: nat::Tables,
     pub(crate) records: &'a Records<'a>,
@@ -55,7 +59,7 @@ pub(crate) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// Begins a walk. The calling thread is in the host's network namespace.
-    pub(crate) fn new(records: &'a Records<'a>, probed: bool) -> Result<Self, Error> {
+    pub(crate) fn new(records: &'a Records<'a>) -> Result<Self, Error> {
         let mut host = Netlink::open()?;
         let own = host.addrs_with_links()?;
         Ok(Walk {
@@ -63,13 +67,22 @@ impl<'a> Walk<'a> {
             host,
             nft: Nft::new(),
             tables: HashMap::new(),
+            closed: None,
             nat: nat::Tables::default(),
             records,
             own,
-            probed,
+            probed: false,
             way: Way::Out,
             stations: Vec::new(),
         })
+    }
+
+    /// Begins again after a probe. The packet rules are not read a second time, because that is most of the work where
+    /// there are thousands.
+    pub(crate) fn begin_again(&mut self) {
+        self.probed = true;
+        self.way = Way::Out;
+        self.stations.clear();
     }
 
     /// Adds a station that lets the packet pass.
