@@ -157,7 +157,8 @@ impl View for HandedOver {
             part(&format!("pod {}", describe(of)), &rows);
         }
         outcome.policies.iter().for_each(|policy| part(policy, &[]));
-        outcome.orphans.iter().for_each(|orphan| part(orphan, &[("remedy", "remove it".to_owned())]));
+        let remedy = if outcome.done { ("done", "removed it") } else { ("remedy", "remove it") };
+        outcome.orphans.iter().for_each(|orphan| part(orphan, &[(remedy.0, remedy.1.to_owned())]));
         for (of, why) in &outcome.refused {
             let headline = format!("left {}", describe(of));
             let hint = "delete this pod first; with --force its rules stay in cnimble's tables";
