@@ -1,5 +1,7 @@
 //! `ipam`: runs the program that speaks to the store, for networks with the IPAM plugin cluster-local.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,6 +14,7 @@ use super::args::ipam::{Ipam, Network, Task};
 use super::etcd::{self, PLUGIN};
 use super::network::load;
 use super::output::View;
+use super::reclaim;
 use super::report::{Exit, Report};
 use super::style::{Paint, table};
 
@@ -47,6 +50,11 @@ pub(super) async fn ipam(session: &Session, given: &Ipam) -> Result<(), Report> 
                 &answer,
             )
         }
+        Task::Reclaim { network: Network { network }, kubeconfig } => {
+            let what = format!("can't reclaim addresses of {network}");
+            let (program, _, config) = program_of(session, network, &what)?;
+            reclaim::reclaim(&program, &config, kubeconfig, &what).await
+        }
     }
 }
 
@@ -75,17 +83,11 @@ fn free(answer: &Value) -> String {
     time.map_or_else(|| unix.to_string(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// Runs the program with the network's configuration, and returns the JSON that it prints. An answer that is no JSON
-/// becomes null.
+/// Returns the program, the network's name, and its configuration for the program.
 ///
 /// # Errors
-/// Fails if the network doesn't use cluster-local, if there is no program, and with the program's own error.
-async fn run_program(
-    session: &Session,
-    network: &str,
-    task: impl IntoIterator<Item = &str>,
-    what: &str,
-) -> Result<Value, Report> {
+/// Fails if the network doesn't use cluster-local, and if there is no program. `what` begins the error.
+fn program_of(session: &Session, network: &str, what: &str) -> Result<(PathBuf, String, String), Report> {
     let list = load(session, network, what)?;
     let plugin = etcd::plugin_of(&list).ok_or_else(|| {
         Report::new(Exit::Config, what)
@@ -97,6 +99,21 @@ async fn run_program(
             .hint("it is installed beside the plugins; name their directory with --cni-path or CNI_PATH")
     })?;
     let config = list.configuration(plugin, &Injection::default()).to_string();
+    Ok((program, list.name, config))
+}
+
+/// Runs the program with the network's configuration, and returns the JSON that it prints. An answer that is no JSON
+/// becomes null.
+///
+/// # Errors
+/// Fails as [`program_of`] does, and with the program's own error.
+async fn run_program(
+    session: &Session,
+    network: &str,
+    task: impl IntoIterator<Item = &str>,
+    what: &str,
+) -> Result<Value, Report> {
+    let (program, name, config) = program_of(session, network, what)?;
     let output = etcd::run(&program, task, &config).await.map_err(|err| {
         Report::new(Exit::Execution, what)
             .row("program", program.display().to_string())
@@ -105,7 +122,7 @@ async fn run_program(
     if output.status.success() {
         return Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null));
     }
-    let report = Report::new(Exit::Plugin, what).row("network", &list.name);
+    let report = Report::new(Exit::Plugin, what).row("network", name);
     Err(match Error::from_json(&output.stdout) {
         Some(err) if err.details.is_empty() => report.row("why", err.msg),
         Some(err) => report.row("why", err.msg).row("details", err.details),

@@ -29,6 +29,7 @@ mod output;
 mod plain;
 mod plugin_files;
 mod pod;
+mod reclaim;
 mod report;
 mod run;
 mod schema;
@@ -205,7 +206,8 @@ fn main() -> ExitCode {
     let session = Session::new(&cli.global);
     // Long-running services get more threads and log at the level info.
     let is_service =
-        matches!(cli.command, Command::Run(_) | Command::Serve(_) | Command::Node(_) | Command::Guard(_));
+        matches!(cli.command, Command::Run(_) | Command::Serve(_) | Command::Node(_) | Command::Guard(_))
+            || matches!(&cli.command, Command::Ipam(given) if given.is_service());
     let usual = if is_service { log::LevelFilter::Info } else { log::LevelFilter::Warn };
     if let Err(report) = logging::init(cli.command.log_format(), usual) {
         return fail(&session, &report);

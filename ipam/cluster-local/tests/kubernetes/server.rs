@@ -66,6 +66,8 @@ struct State {
     requests: BTreeMap<String, usize>,
     /// The methods of requests that are refused once, and the statuses.
     refusals: Vec<(&'static str, u16)>,
+    /// The kind of requests that the account has no right to.
+    forbidden: Option<&'static str>,
 }
 
 /// A server at an address of a namespace.
@@ -132,6 +134,11 @@ impl CustomServer {
     /// Refuses the next request of each method, and tells when to send it again.
     pub(crate) fn refuse(&self, status: u16, methods: &[&'static str]) {
         self.change().refusals = methods.iter().map(|method| (*method, status)).collect();
+    }
+
+    /// Refuses each request of this kind, such as `WATCH ippools`, for lack of a right.
+    pub(crate) fn forbid(&self, kind: &'static str) {
+        self.change().forbidden = Some(kind);
     }
 
     /// Whether a request is still to be refused.
@@ -344,6 +351,10 @@ fn handle(shared: &(Mutex<State>, Condvar), request: &Request, stream: &TcpStrea
     if let Some(n) = state.refusals.iter().position(|(method, _)| *method == request.method) {
         let (code, object) = status(state.refusals.remove(n).1, "TooManyRequests");
         return answer(stream, code, "Retry-After: 1\r\n", object.to_string().as_bytes());
+    }
+    if state.forbidden.is_some_and(|forbidden| forbidden == kind(request, &parts)) {
+        let body = status(403, "Forbidden").1.to_string();
+        return answer(stream, 403, "Content-Type: application/json\r\n", body.as_bytes());
     }
     let body = || serde_json::from_slice::<Value>(&request.body).unwrap();
     let key = |name: &str| (parts[0].to_owned(), name.to_owned());

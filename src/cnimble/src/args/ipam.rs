@@ -1,5 +1,7 @@
 //! The subcommands of `ipam`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
@@ -9,6 +11,13 @@ use crate::names;
 pub(crate) struct Ipam {
     #[command(subcommand)]
     pub(crate) task: Task,
+}
+
+impl Ipam {
+    /// Returns whether the task runs until it is stopped.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self.task, Task::Reclaim { .. })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -47,5 +56,17 @@ pub(crate) enum Task {
         network: Network,
         /// The node's name
         node: String,
+    },
+    /// Release the addresses of each node that Kubernetes has deleted, until stopped
+    ///
+    /// One process does so for the whole cluster, with an account of its own. Every machine of the network must be a node
+    /// of that cluster. A node that still confirms its blocks keeps them.
+    #[command(after_long_help = examples!["cnimble ipam reclaim pods --kubeconfig /etc/cnimble/reclaim.kubeconfig"])]
+    Reclaim {
+        #[command(flatten)]
+        network: Network,
+        /// The kubeconfig of the API server that lists the cluster's nodes
+        #[arg(long, value_name = "FILE")]
+        kubeconfig: PathBuf,
     },
 }

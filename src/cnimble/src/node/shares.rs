@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use cnimble_agent::conflist::Conflist;
 use cnimble_agent::{Known, Shared, shares};
+use cnimble_api::spread;
 use cnimble_cni::{Code, Error, NetworkList};
 
 use super::super::etcd;
@@ -85,7 +86,7 @@ impl Shares {
             if self.shared.troubled(why.to_string()) {
                 self.changed.send_replace(());
             }
-            sleep(wait).await;
+            sleep(spread(wait)).await;
             wait = if begun.elapsed() > MAX_BACKOFF * 2 { BACKOFF } else { (wait * 2).min(MAX_BACKOFF) };
         }
     }

@@ -139,7 +139,7 @@ pub(super) async fn keep(
     let mut seen: BTreeMap<String, NetworkCheck> = BTreeMap::new();
     let mut configured = Configured::new(conf);
     loop {
-        let nodes = listed.as_ref().map(names).unwrap_or_default();
+        let nodes = listed.as_ref().map(Shared::names).unwrap_or_default();
         let networks = configured.networks();
         seen.retain(|name, _| networks.iter().any(|network| network.name == *name));
         for network in networks {
@@ -202,13 +202,6 @@ fn log_outcome(name: &str, outcome: &SpareOutcome) {
             log::warn!("can't get a spare block of addresses for network {name}: {why}");
         }
     }
-}
-
-/// Returns the names of all nodes. It is empty while the API server doesn't answer.
-fn names(listed: &Shared) -> Vec<String> {
-    let known = listed.known();
-    let is_told = known.listed && known.trouble.is_none();
-    if is_told { known.nodes.keys().cloned().collect() } else { Vec::new() }
 }
 
 /// Runs the program for a network. `nodes` are the names of the cluster's nodes, or empty if they are unknown.

@@ -44,6 +44,13 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the names of all nodes. The list is empty while the server does not answer.
+    pub fn names(&self) -> Vec<String> {
+        let known = self.known();
+        let is_told = known.listed && known.trouble.is_none();
+        if is_told { known.nodes.keys().cloned().collect() } else { Vec::new() }
+    }
+
     /// Records why the server cannot be asked. The known nodes stay. Logs the reason and returns true only if it is
     /// new.
     pub fn troubled(&self, why: String) -> bool {

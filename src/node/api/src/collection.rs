@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use hyper::Response;
 use hyper::body::Incoming;
+use hyper::{Response, Version};
 use tokio::time::timeout;
 
 use crate::access::{Connection, encode};
@@ -164,6 +164,7 @@ impl Collection {
         let response = self.get(connection, &query).await?;
         Ok(response.map(|response| Lines {
             url: self.url(connection),
+            notices_silence: response.version() == Version::HTTP_2,
             body: response.into_body(),
             limit: limit + http::ANSWER_LIMIT,
             buffer: Vec::new(),
@@ -176,6 +177,7 @@ impl Collection {
 #[derive(Debug)]
 pub struct Lines {
     url: String,
+    notices_silence: bool,
     body: Incoming,
     limit: Duration,
     buffer: Vec<u8>,
@@ -184,6 +186,11 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// Returns whether the watch ends by itself if the server falls silent. HTTP/2 asks it for signs of life.
+    pub fn notices_silence(&self) -> bool {
+        self.notices_silence
+    }
+
     /// Waits for the next line. Returns `None` at the end of the watch. It is safe to drop this future while it waits.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         loop {

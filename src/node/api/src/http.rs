@@ -10,7 +10,7 @@ use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::{ConfigBuilderExt, FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -29,6 +29,10 @@ const PROBES_AFTER: Duration = Duration::from_secs(15);
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// The number of unanswered probes after which the kernel ends the connection.
 const PROBES: u32 = 4;
+/// The time without traffic after which HTTP/2 asks the server for a sign of life (PING), as client-go does.
+const PING_AFTER: Duration = Duration::from_secs(25);
+/// The time that the server has for the answer.
+const PING_LIMIT: Duration = Duration::from_secs(15);
 
 /// The trusted authorities and the client's certificate.
 #[derive(Default, PartialEq)]
@@ -88,15 +92,23 @@ impl Client {
         notice_silence(&mut tcp);
         let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
         let connector = match tls.server_name.clone() {
-            None => connector.enable_http1().wrap_connector(tcp),
+            None => connector.enable_http1().enable_http2().wrap_connector(tcp),
             Some(name) => {
                 let name = ServerName::try_from(name)
                     .map_err(|err| tls_error("tls-server-name")(err.to_string()))?;
                 let resolver = FixedServerNameResolver::new(name);
-                connector.with_server_name_resolver(resolver).enable_http1().wrap_connector(tcp)
+                connector
+                    .with_server_name_resolver(resolver)
+                    .enable_http1()
+                    .enable_http2()
+                    .wrap_connector(tcp)
             }
         };
-        Ok(Client(Pool::builder(TokioExecutor::new()).build(connector)))
+        // The kernel of a stopped server still acknowledges what it receives, so its probes do not suffice.
+        let mut pool = Pool::builder(TokioExecutor::new());
+        pool.timer(TokioTimer::new()).http2_keep_alive_interval(PING_AFTER);
+        pool.http2_keep_alive_timeout(PING_LIMIT).http2_keep_alive_while_idle(true);
+        Ok(Client(pool.build(connector)))
     }
 
     /// Sends a GET request, and waits for the beginning of the answer.

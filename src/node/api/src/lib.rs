@@ -21,7 +21,7 @@ pub use collection::{Collection, Lines, PAGE};
 pub use error::{Error, HttpError, StartError};
 pub use http::{Client, Tls};
 pub use identity::ClientIdentity;
-pub use pace::{End, Pace};
+pub use pace::{End, Pace, spread};
 pub use secret::{Secret, redact};
 pub use text::{is_unseen, tame};
 pub use wire::{Notice, notice};

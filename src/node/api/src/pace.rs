@@ -1,6 +1,6 @@
 //! The pauses before a server is asked again after a failure, as in client-go's reflector.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -33,8 +33,8 @@ impl Pace {
         Pace { first, most, wait: first, gone: None }
     }
 
-    /// Returns the pause after a call that began at `begun` and ended with `end`. `None` is no pause. A success ends
-    /// the doubling.
+    /// Returns the pause after a call that began at `begun` and ended with `end`, by chance up to twice as long. `None`
+    /// is no pause. A success ends the doubling.
     pub fn after(&mut self, begun: Instant, end: End) -> Option<Duration> {
         let failed = match end {
             End::Listed => return None,
@@ -50,26 +50,44 @@ impl Pace {
         }
         let wait = self.wait;
         self.wait = (wait * 2).min(self.most);
-        Some(wait)
+        Some(spread(wait))
     }
+}
+
+/// Returns a time between `wait` and twice as much, by chance: many nodes lose one server at the same moment, and are
+/// not to come back to it at the same moment.
+pub fn spread(wait: Duration) -> Duration {
+    let chance =
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos() / 1000 % 1000;
+    wait + wait * chance / 1000
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn pauses_of_the_same_length_are_spread() {
+        let wait = Duration::from_secs(1);
+        let pauses: std::collections::BTreeSet<_> = (0..1000).map(|_| spread(wait)).collect();
+        assert!(pauses.len() > 1 && pauses.iter().all(|pause| *pause >= wait && *pause < wait * 2));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn failures_double_the_wait_and_success_ends_it() {
         let mut pace = Pace::new(Duration::from_secs(1), Duration::from_secs(3));
         let now = Instant::now();
-        let waits: Vec<_> = (0..3).map(|_| pace.after(now, End::Failed).map(|wait| wait.as_secs())).collect();
-        assert_eq!(waits, [Some(1), Some(2), Some(3)]);
+        for least in [1, 2, 3, 3] {
+            let wait = pace.after(now, End::Failed).unwrap();
+            let least = Duration::from_secs(least);
+            assert!(wait >= least && wait < least * 2, "{wait:?}");
+        }
         assert_eq!(pace.after(now, End::Listed), None);
         // A watch that lasted for a while is no failure.
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(pace.after(now, End::Over), None);
-        assert_eq!(pace.after(Instant::now(), End::Over), Some(Duration::from_secs(1)));
+        assert!(pace.after(Instant::now(), End::Over).is_some());
         assert_eq!(pace.after(Instant::now(), End::Gone), None);
-        assert_eq!(pace.after(Instant::now(), End::Gone), Some(Duration::from_secs(1)));
+        assert!(pace.after(Instant::now(), End::Gone).is_some());
     }
 }

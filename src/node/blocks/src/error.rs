@@ -21,6 +21,9 @@ pub enum BlocksError {
         "{0} was restored from a backup or replaced ({1}): it may not know every block yet, so none is claimed"
     )]
     Restored(&'static str, String),
+    /// The store refuses the request, because the account lacks the right to it.
+    #[error("{0} can't be used: {1}")]
+    Forbidden(&'static str, String),
     #[error("node {name}: {why}")]
     Identity { name: String, why: String },
     #[error("ipam.blockSize: the cluster's blocks have /{cluster}, this configuration says /{ours}")]
@@ -45,6 +48,7 @@ impl From<BlocksError> for Error {
             BlocksError::Uninitialised(..)
             | BlocksError::Lost(..)
             | BlocksError::Restored(..)
+            | BlocksError::Forbidden(..)
             | BlocksError::Identity { .. } => Code::NOT_AVAILABLE,
         };
         Error::new(code, err.to_string())

@@ -22,6 +22,7 @@ mod watch;
 pub use error::BlocksError;
 pub use task::{Setup, Task};
 pub use tend::Asked;
+pub use vanished::Cleared;
 
 /// The result of a request to the store.
 pub type Result<T, E = BlocksError> = std::result::Result<T, E>;

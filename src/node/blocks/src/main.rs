@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use cnimble_blocks::{Asked, Setup, Task};
+use cnimble_blocks::{Asked, Cleared, Setup, Task};
 use serde::Deserialize;
 
 use cnimble_cni::{CniArgs, Code, Error, PluginConfig};
 use cnimble_leases::cluster::config::Cluster;
+use cnimble_leases::cluster::share::Other;
 use cnimble_os::privileges::{Caps, Restraint};
 
 /// The largest configuration in bytes.
@@ -45,17 +46,23 @@ fn read(stdin: &mut Vec<u8>) -> Result<(Cluster, Task), Error> {
         .map_err(|err| Error::new(Code::IO, format!("reading the configuration from stdin: {err}")))?;
     let config = PluginConfig::parse_for_del(stdin)?.0;
     let args = CniArgs::parse(&std::env::var("CNI_ARGS").unwrap_or_default())?;
-    if let Task::Tend(asked) = &mut task {
-        asked.listed = config.decode::<Added>()?.nodes;
+    match &mut task {
+        Task::Tend(asked) => asked.listed = config.decode::<Added>()?.nodes,
+        Task::Reclaim(asked) => {
+            let added: Added = config.decode()?;
+            (asked.listed, asked.silent) = (added.nodes, added.silent);
+        }
+        _ => {}
     }
     Ok((Cluster::read(&config, &args)?, task))
 }
 
-/// The key that the agent adds to the configuration for `tend`.
+/// The keys that are added to the configuration for `tend` and `reclaim`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Added {
     nodes: BTreeSet<String>,
+    silent: Vec<Other>,
 }
 
 /// Parses the arguments. It returns `None` if they are no task.
@@ -76,6 +83,7 @@ fn task(args: &[String]) -> Option<Task> {
         ["init", "new"] => Some(Task::Init(Some(Setup::New))),
         ["init", "recover"] => Some(Task::Init(Some(Setup::Recover))),
         ["blocks"] => Some(Task::Blocks),
+        ["reclaim"] => Some(Task::Reclaim(Cleared::default())),
         ["release", node] => Some(Task::Release((*node).to_owned())),
         _ => None,
     }

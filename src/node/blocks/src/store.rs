@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use cnimble_leases::cluster::config::Cluster;
 use cnimble_leases::cluster::share::{Identity, Owned};
@@ -158,6 +159,12 @@ pub(crate) trait Store: Sized {
         record: Option<&Record<Self::Entry>>,
     ) -> Result<Option<u64>>;
 
+    /// Releases blocks that no boot owns, because its record was removed without a release. With transactions there
+    /// are none.
+    async fn release_orphans(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Passes all owners and hosts to `take`, and watches from there on.
     async fn watch(&mut self, take: impl FnMut(Change)) -> Result<Self::Watch>;
 
@@ -242,8 +249,9 @@ pub(crate) trait Store: Sized {
 
 /// The changes after a list was read. It is safe to drop the future of `next` while it waits.
 pub(crate) trait Watch {
-    /// Returns whether changes of the fence are reported. Otherwise the fence has to be read every few seconds.
-    fn reports_fence(&self) -> bool;
+    /// Returns the time after which the fence has to be read again. It is short if nothing reports its changes, or
+    /// that the store has fallen silent.
+    fn read_again(&self) -> Duration;
 
     /// Waits for the next changes. Returns them with the revision to which they lead, if it is known.
     async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)>;

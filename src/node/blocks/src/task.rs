@@ -14,6 +14,7 @@ use crate::kubernetes::Kubernetes;
 use crate::node::{Node, Turn};
 use crate::store::Store;
 use crate::tend::{Asked, tended};
+use crate::vanished::{self, Cleared};
 use crate::{BlocksError, Result, look, operator, watch};
 
 /// The time limit of a task.
@@ -51,6 +52,8 @@ pub enum Task {
     Blocks,
     /// The operator releases everything that a node owns.
     Release(String),
+    /// A process of the operator releases what nodes own that are gone for good.
+    Reclaim(Cleared),
 }
 
 impl Task {
@@ -110,6 +113,10 @@ impl Task {
             Task::Release(name) => {
                 let (count, until) = operator::release::<S>(cluster, name).await?;
                 return Ok(json!({"released": count, "freeAt": until}).to_string());
+            }
+            Task::Reclaim(asked) => {
+                let (silent, gone) = vanished::reclaim::<S>(cluster, asked).await?;
+                return Ok(json!({"silent": silent, "gone": gone}).to_string());
             }
         }
         Ok(String::new())

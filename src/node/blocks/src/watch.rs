@@ -21,12 +21,8 @@ use crate::{BlocksError, Result};
 
 /// How long changes are collected before they are reported together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// The time between lines to the agent, and between two reads of a fence whose changes are not reported. A watch of a
-/// member without a quorum reports nothing, so a read has to notice.
-const LOOK: Duration = Duration::from_secs(10);
-/// The time between two reads of a fence whose changes are reported. A server that was stopped reports nothing, and its
-/// kernel still confirms what it receives.
-const SELDOM: Duration = Duration::from_secs(60);
+/// The time between lines to the agent, and the shortest one between two reads of the fence.
+pub(crate) const LOOK: Duration = Duration::from_secs(10);
 /// The time until the next read of a store that did not answer, while a removal waits to be reported.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -139,7 +135,7 @@ pub(crate) async fn follow<S: Store>(
                 told = state.revision;
             }
             _ = look.tick() => {
-                let limit = if changes.reports_fence() { SELDOM } else { LOOK };
+                let limit = changes.read_again();
                 // A tick comes a little early or late.
                 if pending.missed || checked.elapsed() + LOOK / 2 >= limit {
                     if !pending.check(&mut session, cluster).await? {

@@ -1,6 +1,7 @@
 //! Watches the owners of blocks, those of single addresses, and the nodes' addresses.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use etcd_client::{EventType, WatchOptions, WatchStream};
 
@@ -11,6 +12,7 @@ use super::{Entry, Etcd, away, failed, in_time, parse};
 use crate::Result;
 use crate::record::{Change, Host, Owner};
 use crate::store::Watch;
+use crate::watch::LOOK;
 
 /// The subject of a watch.
 #[derive(Debug, Clone, Copy)]
@@ -70,9 +72,9 @@ impl Streams {
 }
 
 impl Watch for Streams {
-    /// Returns false: a member without a quorum reports nothing, so only a read shows whether the fence is unchanged.
-    fn reports_fence(&self) -> bool {
-        false
+    /// Returns the shortest time, because a member without a quorum reports nothing.
+    fn read_again(&self) -> Duration {
+        LOOK
     }
 
     async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)> {

@@ -27,6 +27,7 @@ pub(super) async fn in_time<T>(asked: impl Future<Output = Result<T>>) -> Result
 /// access can't be used. Both become an error with code 50. Anything else is [`BlocksError::Away`].
 pub(super) fn failed(err: &cnimble_api::Error) -> BlocksError {
     match err {
+        err if is_forbidden(err) => BlocksError::Forbidden(NAME, err.to_string()),
         cnimble_api::Error::Http { source: HttpError::Status { status: 400..429, .. }, .. }
         | cnimble_api::Error::Access(_)
         | cnimble_api::Error::Read { .. } => {
@@ -34,6 +35,11 @@ pub(super) fn failed(err: &cnimble_api::Error) -> BlocksError {
         }
         err => away(err),
     }
+}
+
+/// Returns whether the server has refused a request for lack of a right.
+pub(super) fn is_forbidden(err: &cnimble_api::Error) -> bool {
+    matches!(err, cnimble_api::Error::Http { source: HttpError::Status { status: 403, .. }, .. })
 }
 
 fn is_missing(err: &cnimble_api::Error) -> bool {

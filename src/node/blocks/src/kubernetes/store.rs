@@ -58,7 +58,8 @@ impl Kubernetes {
                 batch -= 1;
                 let orphan = Listed { first, instance, entry: entry.clone(), is_unwanted: false };
                 match self.release(&orphan, 0, None).await {
-                    Ok(_) | Err(BlocksError::Contended) => {}
+                    // A node's account may not write the blocks of others. Then another account reclaims them.
+                    Ok(_) | Err(BlocksError::Contended | BlocksError::Forbidden(..)) => {}
                     Err(err) => return Err(err),
                 }
             }
@@ -315,6 +316,16 @@ impl Store for Kubernetes {
                 self.keep(written)
             }
         }
+    }
+
+    /// Also removes the objects of blocks that were released and then deleted, once others may claim them.
+    async fn release_orphans(&mut self) -> Result<()> {
+        for (owner, entry) in self.list_owners().await?.into_values() {
+            if deleted(&entry).is_some() && owner.is_free() {
+                self.remove(Kind::Block, &entry).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn adopt(&mut self, listed: &Listed<Value>) -> Result<bool> {

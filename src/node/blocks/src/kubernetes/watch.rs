@@ -8,18 +8,26 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use cnimble_api::{Collection, Connection, HttpError, Lines, Notice, notice};
+use cnimble_api::{Collection, Connection, Lines, Notice, notice};
 use cnimble_cni::names;
 
 use super::objects::{Block, Claim, deleted, name, spec};
-use super::request::failed;
+use super::request::{failed, is_forbidden};
 use super::{Kind, Kubernetes, away};
 use crate::Result;
-use crate::record::Change;
+use crate::record::{Change, unix_now};
 use crate::store::Watch;
+use crate::watch::LOOK;
 
-/// How long one watch lasts.
-const LIMIT: Duration = Duration::from_secs(300);
+/// How long one watch lasts at least, and by how much it may be longer. Watches of many nodes that began at once do not
+/// end at once.
+const LIMIT: Duration = Duration::from_secs(400);
+const SPREAD: u64 = 200;
+/// The time between two reads of a pool whose changes are reported, while each watch ends by itself if the server falls
+/// silent. A server without etcd answers, and reports nothing.
+const RARELY: Duration = Duration::from_secs(300);
+/// The same for watches of HTTP/1. A stopped server reports nothing, and its kernel acknowledges what it receives.
+const SELDOM: Duration = Duration::from_secs(30);
 /// The shortest time from the start of a watch to the start of the next one.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -68,7 +76,7 @@ impl List {
             let Some(lines) = &mut self.lines else {
                 tokio::time::sleep_until(self.again).await;
                 let from = self.version.clone().unwrap_or_default();
-                let lines = self.objects.watch(connection, &from, LIMIT).await.map_err(|err| {
+                let lines = self.objects.watch(connection, &from, limit()).await.map_err(|err| {
                     self.is_forbidden = is_forbidden(&err);
                     failed(&err)
                 })?;
@@ -96,6 +104,11 @@ impl List {
     }
 }
 
+/// Returns how long the next watch lasts.
+fn limit() -> Duration {
+    LIMIT + Duration::from_secs(unix_now() % SPREAD)
+}
+
 /// The addresses of each boot of a node, by its sequence and the object's name. The last boot is the latest.
 type Boots = BTreeMap<(u64, String), Vec<IpAddr>>;
 
@@ -110,6 +123,10 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
+    fn lists(&self) -> [&List; 3] {
+        [&self.blocks, &self.claims, &self.pool]
+    }
+
     /// Passes the present state to `take`, and watches from there on.
     pub(super) async fn begin(
         session: &mut Kubernetes,
@@ -136,11 +153,6 @@ impl Lists {
     }
 }
 
-/// Returns whether the server has refused a request for lack of a right.
-fn is_forbidden(err: &cnimble_api::Error) -> bool {
-    matches!(err, cnimble_api::Error::Http { source: HttpError::Status { status: 403, .. }, .. })
-}
-
 /// Records a changed claim in `nodes`, and returns the addresses of its node. They are those of the latest boot's claim.
 /// Returns `None` for an invalid claim.
 fn of_claim(nodes: &mut BTreeMap<String, Boots>, object: &Value, fate: Fate) -> Option<Change> {
@@ -165,8 +177,14 @@ fn of_block(object: &Value, fate: Fate) -> Option<Change> {
 }
 
 impl Watch for Lists {
-    fn reports_fence(&self) -> bool {
-        !self.pool.is_forbidden
+    fn read_again(&self) -> Duration {
+        if self.pool.is_forbidden {
+            LOOK
+        } else if self.lists().iter().all(|list| list.lines.as_ref().is_none_or(Lines::notices_silence)) {
+            RARELY
+        } else {
+            SELDOM
+        }
     }
 
     async fn next(&mut self) -> Result<(Vec<Change>, Option<i64>)> {
