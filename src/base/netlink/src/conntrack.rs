@@ -1,5 +1,6 @@
 //! Connection tracking: `conntrack -L -p PROTOCOL`, `conntrack -D -p PROTOCOL`. linux/netfilter/nfnetlink_conntrack.h.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 
 use nix::errno::Errno;
@@ -132,6 +133,26 @@ pub fn forget(families: Families, protocols: &[u8], choose: impl Fn(&Flow) -> bo
         delete(&mut socket, chunk)?;
     }
     Ok(entries.len())
+}
+
+/// Returns the connections of one protocol and family in the current namespace that `choose` picks. The protocol must
+/// have ports.
+///
+/// # Errors
+/// Fails with EAGAIN if the table keeps changing while it is listed.
+pub fn connections(v4: bool, protocol: u8, choose: impl Fn(&Flow) -> bool) -> Result<Vec<Flow>> {
+    let socket = Socket::open(Protocol::Netfilter).map(Some);
+    let Some(mut socket) = socket.default_for(&[Errno::EPROTONOSUPPORT])? else { return Ok(Vec::new()) };
+    let found = RefCell::new(Vec::new());
+    let family = if v4 { NFPROTO_IPV4 } else { NFPROTO_IPV6 };
+    let note = |flow: &Flow| {
+        if flow.protocol == protocol && choose(flow) {
+            found.borrow_mut().push(*flow);
+        }
+        false
+    };
+    list(&mut socket, family, Some(protocol), &note)?;
+    Ok(found.into_inner())
 }
 
 /// Deletes the entry of one connection in the current namespace. Returns false if it has none.

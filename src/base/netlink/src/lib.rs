@@ -61,6 +61,7 @@ mod testing;
 mod tests;
 mod uapi;
 mod wire;
+pub mod xfrm;
 
 pub use error::{Error, IfPresent};
 pub use link::kind::{self, tap};

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use netlink_sys::SocketAddr;
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_XFRM};
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
@@ -35,6 +35,7 @@ pub(crate) enum Protocol {
     Route,
     Netfilter,
     Sockets,
+    Xfrm,
 }
 
 impl Protocol {
@@ -43,6 +44,7 @@ impl Protocol {
             Protocol::Route => NETLINK_ROUTE,
             Protocol::Netfilter => NETLINK_NETFILTER,
             Protocol::Sockets => NETLINK_SOCK_DIAG,
+            Protocol::Xfrm => NETLINK_XFRM,
         }
     }
 

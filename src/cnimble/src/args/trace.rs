@@ -19,7 +19,7 @@ pub(crate) struct Trace {
     /// The receiver: an address, another pod, `gateway` (the pod's default route) or `internet`
     /// (the host's default route). With a port it is TCP, or the protocol behind a slash; without
     /// one it is an echo request
-    #[arg(value_name = "ADDRESS[:PORT[/tcp|udp]]", required_unless_present = "from")]
+    #[arg(value_name = "ADDRESS[:PORT[/tcp|udp|sctp]]", required_unless_present = "from")]
     pub(crate) to: Option<String>,
     /// Follow a packet from this host outside to a port of the node, HOST:PORT, in place of POD and
     /// ADDRESS

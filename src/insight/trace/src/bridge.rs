@@ -55,6 +55,7 @@ impl Walk<'_> {
                 if let Some(other_end) = other.host_end.clone() {
                     self.check_port_mtu(&other_end, &departure.flow)?;
                 }
+                self.check_frame(departure, std::slice::from_ref(&other.link))?;
                 self.check_between(&host_end, &other, &bridge, vlan)?;
                 Ok(Crossed::Pod(Box::new(other)))
             }
@@ -260,6 +261,9 @@ impl Walk<'_> {
             _ => None,
         };
         let entry: Option<fdb::Entry> = self.host.forwarding_entry(bridge.index, mac, vlan)?;
+        if entry.is_none() && end.frames.is_some_and(|frames| !frames.flood) {
+            self.report_lack_of_flooding(mac, end, bridge);
+        }
         let Some(entry) = entry.filter(|entry| entry.port != end.index) else { return Ok(()) };
         let other = self.host_link(entry.port)?.name;
         let text = format!("{} sends frames for {mac} to {other} instead of {}", bridge.name, end.name);
@@ -269,6 +273,18 @@ impl Walk<'_> {
         }
         self.unknown(HOST, "bridge", format!("{text}, until the pod sends again"));
         Ok(())
+    }
+
+    /// Reports that a bridge does not know behind which port a MAC is, and does not flood frames to the right one.
+    fn report_lack_of_flooding(&mut self, mac: Mac, end: &Link, bridge: &Link) {
+        let text = format!(
+            "{} knows no port for {mac}, and floods nothing to {} (flood, bcast_flood or mcast_flood is off)",
+            bridge.name, end.name
+        );
+        let mut station = Station::new(self.way, HOST, "bridge", Verdict::Unknown, text)
+            .remedy(format!("bridge -d link show dev {}", end.name));
+        station.explains_silence = true;
+        self.stations.push(station);
     }
 
     /// Follows a packet from an interface without a host end. A macvlan or an ipvlan sends by its master. Any other

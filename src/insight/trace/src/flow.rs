@@ -8,6 +8,9 @@ use cnimble_netlink::lookup::Packet;
 use cnimble_netlink::raw::Transport;
 use serde::Serialize;
 
+/// `IPPROTO_SCTP`.
+const SCTP: u8 = 132;
+
 /// The protocol of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -16,16 +19,24 @@ pub enum Protocol {
     Icmp,
     Tcp,
     Udp,
+    /// No probe of it is sent.
+    Sctp,
 }
 
 impl Protocol {
-    /// Returns the same protocol as a [`Transport`], which knows its number in IP headers.
-    pub fn transport(self) -> Transport {
+    /// Returns the protocol of a probe. It is `None` if there is no such probe.
+    pub fn transport(self) -> Option<Transport> {
         match self {
-            Protocol::Icmp => Transport::Icmp,
-            Protocol::Tcp => Transport::Tcp,
-            Protocol::Udp => Transport::Udp,
+            Protocol::Icmp => Some(Transport::Icmp),
+            Protocol::Tcp => Some(Transport::Tcp),
+            Protocol::Udp => Some(Transport::Udp),
+            Protocol::Sctp => None,
         }
+    }
+
+    /// Returns the number in IP headers (`IPPROTO_…`).
+    pub fn number(self, v4: bool) -> u8 {
+        self.transport().map_or(SCTP, |transport| transport.number(v4))
     }
 }
 
@@ -61,7 +72,10 @@ impl FromStr for Target {
         let (port, protocol) = match port.split_once('/') {
             None | Some((_, "tcp")) => (port.trim_end_matches("/tcp"), Protocol::Tcp),
             Some((port, "udp")) => (port, Protocol::Udp),
-            Some((_, other)) => return Err(format!("{other} is no protocol that can be traced: tcp or udp")),
+            Some((port, "sctp")) => (port, Protocol::Sctp),
+            Some((_, other)) => {
+                return Err(format!("{other} is no protocol that can be traced: tcp, udp or sctp"));
+            }
         };
         let number: u16 = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| {
             format!("{port} is no port. An IPv6 address with a port needs brackets: [fd00::1]:80")
@@ -88,15 +102,10 @@ pub struct Flow {
 impl Flow {
     /// Returns the packet for a question to a namespace's routing tables. `input` is the link at which it arrives.
     pub(crate) fn packet(&self, input: Option<u32>) -> Packet {
-        let number = self.protocol.transport().number(self.to.is_ipv4());
-        // Routing rules compare ports only for these two protocols.
-        let transport = Some((number, self.from_port, self.to_port));
-        Packet {
-            to: self.to,
-            from: self.from,
-            input,
-            transport: transport.filter(|_| self.to_port != 0 || self.from_port != 0),
-        }
+        // The kernel takes ports of these two protocols alone.
+        let has_ports = matches!(self.protocol, Protocol::Tcp | Protocol::Udp);
+        let transport = (self.protocol.number(self.to.is_ipv4()), self.from_port, self.to_port);
+        Packet { to: self.to, from: self.from, input, transport: has_ports.then_some(transport) }
     }
 
     /// Returns the answer to the packet, which was sent from `from`. Its size does not matter, because the kernel lets
@@ -126,10 +135,11 @@ mod tests {
         assert_eq!(read("10.0.0.1:80"), named("10.0.0.1", Protocol::Tcp, 80));
         assert_eq!(read("10.0.0.1:53/udp"), named("10.0.0.1", Protocol::Udp, 53));
         assert_eq!(read("[fd00::1]:80/tcp"), named("fd00::1", Protocol::Tcp, 80));
+        assert_eq!(read("10.0.0.1:9/sctp"), named("10.0.0.1", Protocol::Sctp, 9));
         assert_eq!(read("shop/web:80"), named("shop/web", Protocol::Tcp, 80));
         assert_eq!(read("shop/web"), named("shop/web", Protocol::Icmp, 0));
         assert_eq!(read("gateway"), named("gateway", Protocol::Icmp, 0));
-        for bad in ["", "10.0.0.1:0", "10.0.0.1:http", "10.0.0.1:1/sctp", "10.0.0.1:70000"] {
+        for bad in ["", "10.0.0.1:0", "10.0.0.1:http", "10.0.0.1:1/dccp", "10.0.0.1:70000"] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

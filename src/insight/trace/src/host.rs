@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::lookup::{ChosenRoute, RouteKind};
 use cnimble_netlink::nft::HookPoint;
+use cnimble_netlink::xfrm::IpsecDirection;
 use cnimble_netlink::{Errno, Error, sysctl};
 
 use super::explain::{self, Cause, table_name};
@@ -46,6 +47,7 @@ impl Walk<'_> {
         };
         if route.kind == RouteKind::Local {
             self.passes(HOST, "route", format!("{} is an address of the host", flow.to));
+            self.check_ipsec(&[IpsecDirection::In], flow)?;
             self.check_rules(HookPoint::Input, flow)?;
             return Ok(Exit::Local);
         }
@@ -56,6 +58,7 @@ impl Walk<'_> {
         let link = self.host_link(route.index)?;
         self.passes(HOST, "route", route_text(&route, &link));
         self.check_ipv6_forwarding(flow)?;
+        self.check_ipsec(&[IpsecDirection::Forward, IpsecDirection::Out], flow)?;
         self.check_mtu(&route, &link, flow)?;
         self.check_rules(HookPoint::Forward, flow)?;
         self.check_rules(HookPoint::Postrouting, flow)?;
@@ -83,6 +86,7 @@ impl Walk<'_> {
         }
         let link = self.host_link(route.index)?;
         self.passes(HOST, "route", route_text(&route, &link));
+        self.check_ipsec(&[IpsecDirection::Out], flow)?;
         self.check_rules(HookPoint::Output, flow)?;
         self.check_nat(HookPoint::Output, flow);
         self.check_rules(HookPoint::Postrouting, flow)?;

@@ -7,8 +7,10 @@
 //! | `pod` | the pod's route, neighbour, link and address |
 //! | `bridge` | the host's end, ports and VLANs of bridges, masters of macvlan and ipvlan |
 //! | `host` | routes, forwarding, reverse path, the link outwards |
+//! | `ipsec` | the IPsec policies of the host |
 //! | `neighbour`, `masquerade`, `nat`, `rules` | neighbour entries of pods, translation, packet rules |
 //! | `published` | the way from outside to a published port |
+//! | `programs` | what is on a link and no trace sees |
 //! | `explain` | the rule or route behind a refusal of the routing tables |
 //! | `probe` | a packet that is sent, captured and traced |
 //!
@@ -19,11 +21,13 @@ mod bridge;
 mod explain;
 mod flow;
 mod host;
+mod ipsec;
 mod masquerade;
 mod nat;
 mod neighbour;
 mod pod;
 mod probe;
+mod programs;
 mod published;
 mod rules;
 mod station;
@@ -121,6 +125,15 @@ pub fn probe(
     let mut walk = Walk::new(records)?;
     let mut trace = look_along(&mut walk, sender, flow)?;
     let Some(from) = trace.from else { return Ok(trace) };
+    let Some(transport) = flow.protocol.transport() else {
+        let text = format!(
+            "no probe of {} is sent: what a rule with conditions does cannot be known",
+            flow.protocol
+        );
+        trace.stations.push(Station::new(Way::Out, HOST, "probe", Verdict::Unknown, text));
+        trace.outcome = station::outcome(&trace.stations);
+        return Ok(trace);
+    };
     // Without its rule a published port is a port of the host, which refuses the probe. That would look like the pod's
     // answer.
     let lacks_rule =
@@ -138,7 +151,7 @@ pub fn probe(
     }
     // The probe only confirms a fault that the look has found.
     let patience = if trace.outcome == Outcome::Stopped { patience.min(CONFIRMATION) } else { patience };
-    let evidence = match probe::send(origin, &flow, from, taps, patience) {
+    let evidence = match probe::send(origin, &flow, (from, transport), taps, patience) {
         // The look is returned, with a station that says what is missing.
         Err(err) if matches!(origin, Origin::Link(_)) => {
             let text = format!("no packet from outside could be made, which takes Linux 5.12: {err}");
@@ -149,6 +162,7 @@ pub fn probe(
         sent => sent?,
     };
     walk.begin_again();
+    walk.untracked = walk.untracking(&evidence.matched);
     follow(&mut walk, sender, &flow)?;
     let hooked = walk.nft.hooked_chains().unwrap_or_default();
     trace.stations = walk.stations;
@@ -226,6 +240,7 @@ fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option
     let Some(mut departure) = walk.leave_pod(pod, flow)? else { return Ok(()) };
     let flow = departure.flow;
     *from = flow.from;
+    let mut masqueraded = None;
     let receiver = match walk.cross(&departure)? {
         Crossed::Pod(mut end) => {
             walk.enter_pod(&mut end, &flow)?;
@@ -233,7 +248,10 @@ fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option
         }
         Crossed::Host(arrival) => match walk.pass_host(&arrival, &flow)? {
             Exit::Local => Receiver::Host,
-            Exit::Link(link, next_hop) => walk.deliver(link, next_hop, &flow)?,
+            Exit::Link(link, next_hop) => {
+                masqueraded = walk.masqueraded_source(&departure.end, &flow);
+                walk.deliver(link, next_hop, &flow)?
+            }
         },
         Crossed::Outside(link) => {
             walk.report_network(&link, &flow);
@@ -248,19 +266,20 @@ fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option
     }
     let Some(source) = flow.from else { return Ok(()) };
     walk.way = Way::Back;
-    walk_back(walk, receiver, &flow.answer(source))
+    walk_back(walk, receiver, &flow.answer(source), masqueraded)
 }
 
-/// Follows the answer. A receiver outside has its own routes. A translated source is translated back before the host's
-/// routes are asked.
-fn walk_back(walk: &mut Walk<'_>, receiver: Receiver, flow: &Flow) -> Step<()> {
+/// Follows the answer. A receiver outside has its own routes. A pod answers to the address that it saw, which is
+/// `masqueraded` if the packet was. The host translates it back before its routes are asked.
+fn walk_back(walk: &mut Walk<'_>, receiver: Receiver, flow: &Flow, masqueraded: Option<IpAddr>) -> Step<()> {
     let exit = match receiver {
         Receiver::Host => walk.leave_host(flow)?,
         Receiver::Outside(link) => walk.pass_host(&link, flow)?,
         Receiver::Pod(end) => {
             let other =
                 NamedPod { name: end.name, netns: end.netns, entries: end.entry.into_iter().collect() };
-            let Some(departure) = walk.leave_pod(&other, flow)? else { return Ok(()) };
+            let seen = Flow { to: masqueraded.unwrap_or(flow.to), ..*flow };
+            let Some(departure) = walk.leave_pod(&other, &seen)? else { return Ok(()) };
             match walk.cross(&departure)? {
                 Crossed::Pod(mut end) => return walk.enter_pod(&mut end, flow),
                 Crossed::Outside(_) => return Ok(()),

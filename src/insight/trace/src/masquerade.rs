@@ -1,12 +1,13 @@
-//! Checks whether a packet that leaves the node gets the node's address, if the pod's network has `ipMasq`.
+//! Checks whether a packet gets an address of the node, if the pod's network has `ipMasq`.
 
 use std::net::IpAddr;
 
-use cnimble_cni::{Owner, json};
+use cnimble_cni::Owner;
 use cnimble_liveness::cache_entries::owner_of;
+use cnimble_netlink::lookup::Packet;
 use cnimble_rules::listing::{self, Effect};
+use cnimble_rules::masquerade::Settings;
 use cnimble_runtime::Entry;
-use serde_json::Value;
 
 use super::flow::Flow;
 use super::pod::PodEnd;
@@ -18,13 +19,21 @@ impl Walk<'_> {
     /// needs a route to the pod outside.
     pub(crate) fn check_masquerading(&mut self, end: &PodEnd, flow: &Flow) {
         let (Some(entry), Some(from)) = (&end.entry, flow.from) else { return };
-        if !asks_for_masquerading(entry) {
+        if masquerading_of(entry).is_none() {
             return;
         }
-        let owner = owner_of(entry);
-        let tag = owner.tag();
-        let Ok(rules) = listing::list(&mut self.nft) else { return };
-        if rules.iter().any(|rule| rule.owner.is(&owner, &tag) && masquerades(&rule.effect, from)) {
+        let Some(has_rule) = self.has_masquerading(entry, from) else { return };
+        if has_rule {
+            if let Some(untracked) = self.untracked.clone() {
+                let text = format!(
+                    "{untracked} keeps it from connection tracking, so it is not masqueraded: it leaves as {from}, and only \
+                     a host with a route there can answer"
+                );
+                let mut station = Station::new(self.way, HOST, "masquerade", Verdict::Unknown, text);
+                station.explains_silence = true;
+                self.stations.push(station);
+                return;
+            }
             if let Some((rule, text)) = self.exemption(flow) {
                 let text = format!(
                     "{text}: it then leaves as {from}, and only a host with a route there can answer"
@@ -38,7 +47,7 @@ impl Walk<'_> {
             self.passes(HOST, "masquerade", format!("{from} gets an address of the host"));
             return;
         }
-        let Owner { network, .. } = owner;
+        let Owner { network, .. } = owner_of(entry);
         let text = format!(
             "the masquerading that network {network} asks for is missing: it leaves as {from}, and only a host with a \
              route there can answer"
@@ -48,14 +57,42 @@ impl Walk<'_> {
         station.explains_silence = true;
         self.stations.push(station);
     }
+
+    /// Returns the address of the host that the receiver of a forwarded packet sees as its source. It returns `None` if
+    /// the packet is not masqueraded. The answer goes to that address, and the host translates it back.
+    pub(crate) fn masqueraded_source(&mut self, end: &PodEnd, flow: &Flow) -> Option<IpAddr> {
+        let (entry, from) = (end.entry.as_ref()?, flow.from?);
+        let translation = masquerading_of(entry)?.translation;
+        let result = entry.cni_result().ok().flatten()?;
+        let own = result.ips.iter().map(|ip| ip.address).find(|net| net.ip() == from)?;
+        // These are the exceptions of the rule for masquerading.
+        if own.contains(flow.to) || flow.to.is_multicast() || translation.excludes(flow.to) {
+            return None;
+        }
+        if self.has_masquerading(entry, from) != Some(true) || self.exemption(flow).is_some() {
+            return None;
+        }
+        if let Some(address) = translation.address(flow.to.is_ipv4()) {
+            return Some(address);
+        }
+        let packet = Packet { to: flow.to, from: None, input: None, transport: None };
+        self.host.choose_route(&packet).ok()?.source
+    }
+
+    /// Returns whether the pod has the rule that masquerades this address. It returns `None` if the rules can't be read.
+    fn has_masquerading(&mut self, entry: &Entry, from: IpAddr) -> Option<bool> {
+        let owner = owner_of(entry);
+        let tag = owner.tag();
+        let rules = listing::list(&mut self.nft).ok()?;
+        Some(rules.iter().any(|rule| rule.owner.is(&owner, &tag) && masquerades(&rule.effect, from)))
+    }
 }
 
-/// Returns whether a plugin of the network has `ipMasq`.
-fn asks_for_masquerading(entry: &Entry) -> bool {
-    let Ok(list) = entry.network_list() else { return false };
-    list.plugins
-        .iter()
-        .any(|plugin| json::get(&plugin.document, "ipMasq").and_then(Value::as_bool) == Some(true))
+/// Returns the masquerading that a plugin of the network asks for, or `None` without one.
+fn masquerading_of(entry: &Entry) -> Option<Settings> {
+    let list = entry.network_list().ok()?;
+    let mut settings = list.plugins.iter().filter_map(|plugin| Settings::of_document(&plugin.document).ok());
+    settings.find(|of| of.wanted)
 }
 
 /// Returns whether a rule with this effect masquerades the address.

@@ -45,7 +45,7 @@ impl Walk<'_> {
         let packet = Packet {
             from: flow.from,
             to: flow.to,
-            protocol: flow.protocol.transport().number(flow.to.is_ipv4()),
+            protocol: flow.protocol.number(flow.to.is_ipv4()),
             port: Some(flow.to_port).filter(|port| *port != 0),
         };
         let traffic = Traffic::Packet(packet, hook);

@@ -12,6 +12,7 @@ use cnimble_runtime::Entry;
 
 use super::explain::{self, Cause};
 use super::flow::Flow;
+use super::programs::{in_words, on_link, programs_of};
 use super::station::{Station, Verdict};
 use super::walk::{Halt, Step, Walk, down_links, link_fault};
 
@@ -84,7 +85,7 @@ impl Walk<'_> {
         self.passes(&pod.name, "route", format!("{via}by {}{source}", end.link.name));
         let mut departure = Departure { end, next_hop, flow, resolution: None };
         departure.resolution = self.resolve_in_pod(&mut departure)?;
-        self.check_pod_link(&departure.end)?;
+        self.check_pod_link(&mut departure.end)?;
         Ok(Some(departure))
     }
 
@@ -148,13 +149,18 @@ impl Walk<'_> {
     }
 
     /// Checks that the pod's interface is up and has a carrier.
-    pub(crate) fn check_pod_link(&mut self, end: &PodEnd) -> Step<()> {
+    pub(crate) fn check_pod_link(&mut self, end: &mut PodEnd) -> Step<()> {
+        let programs = programs_of(&mut end.net, &end.link)?;
         let (verdict, text) = match link_fault(&end.link) {
-            None => (Verdict::Ok, format!("{} is up, MTU {}", end.link.name, end.link.mtu)),
+            None => {
+                let text = format!("{} is up, MTU {}{}", end.link.name, end.link.mtu, in_words(&programs));
+                (Verdict::Ok, text)
+            }
             Some(fault) => (Verdict::Stops, fault),
         };
         let mut station = Station::new(self.way, &end.name, "link", verdict, text);
         station = station.tapped(Some(end.netns.clone()), end.link.index);
+        station.programs = on_link(&end.link.name, programs);
         if verdict == Verdict::Stops {
             if !end.link.up {
                 let netns = end.netns.display();

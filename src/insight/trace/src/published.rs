@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use cnimble_liveness::cache_entries::{owner_of, published_ports};
+use cnimble_netlink::conntrack;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::lookup::{Packet, RouteKind};
 use cnimble_netlink::nft::HookPoint;
@@ -11,10 +12,10 @@ use cnimble_rules::portmap::{self, Mapping};
 use cnimble_runtime::Entry;
 use ipnetwork::IpNetwork;
 
-use super::flow::Flow;
+use super::flow::{Flow, Protocol};
 use super::host::{Exit, Receiver};
 use super::pod::is_refusal;
-use super::station::Way;
+use super::station::{Station, Verdict, Way};
 use super::walk::{HOST, Step, Walk};
 use super::walk_back;
 
@@ -39,7 +40,7 @@ impl Walk<'_> {
             Exit::Link(link, next_hop) => self.deliver(link, next_hop, &translated)?,
         };
         self.way = Way::Back;
-        walk_back(self, receiver, &translated.answer(sender))
+        walk_back(self, receiver, &translated.answer(sender), None)
     }
 
     /// Returns the link at which packets of a host outside are expected: the one of the host's own route to it.
@@ -110,11 +111,13 @@ impl Walk<'_> {
         let mut of_pod = listed.iter().filter(|rule| rule.owner.is(&owner, &tag));
         if of_pod.any(|rule| maps(&rule.effect, flow.to_port)) {
             self.passes(HOST, "published", leads);
+            self.report_old_connections(publication, flow);
             return Ok(());
         }
         let text = match portmap::holder_by_go_rules(&mut self.nft, *mapping, *pod) {
             Ok(Some(holder)) if holder.container == entry.container_id => {
                 self.passes(HOST, "published", leads);
+                self.report_old_connections(publication, flow);
                 return Ok(());
             }
             Ok(Some(holder)) => format!("{leads} on record, and the rules lead it to {holder}"),
@@ -129,6 +132,38 @@ impl Walk<'_> {
             }
         };
         Err(self.stops_until(HOST, "published", text, "cnimble doctor --repair"))
+    }
+}
+
+impl Walk<'_> {
+    /// Reports datagrams to the port that connection tracking still leads elsewhere, because they began before the pod
+    /// had the port. A client that keeps its own port never reaches the pod. A probe has a port of its own, and is not
+    /// among them.
+    fn report_old_connections(&mut self, publication: &Publication, flow: &Flow) {
+        if flow.protocol != Protocol::Udp {
+            return;
+        }
+        let (number, pod) = (flow.protocol.number(flow.to.is_ipv4()), publication.pod.ip());
+        let of_port = |of: &conntrack::Flow| of.destination == flow.to && of.port == flow.to_port;
+        let elsewhere = |of: &conntrack::Flow| of.answers_from != pod;
+        let found = conntrack::connections(flow.to.is_ipv4(), number, |of| of_port(of) && elsewhere(of));
+        let found = match found {
+            Ok(found) => found,
+            Err(err) => {
+                log::debug!("connections of published ports were not looked at: {err}");
+                return;
+            }
+        };
+        let Some(first) = found.first() else { return };
+        let text = format!(
+            "connection tracking leads {} older connections to port {} elsewhere, such as to {}: their clients do not \
+             reach the pod until these expire",
+            found.len(),
+            flow.to_port,
+            first.answers_from
+        );
+        let remedy = format!("conntrack -D -p udp --orig-dst {} --orig-port-dst {}", flow.to, flow.to_port);
+        self.stations.push(Station::new(self.way, HOST, "tracking", Verdict::Unknown, text).remedy(remedy));
     }
 }
 

@@ -11,6 +11,9 @@ use super::flow::Flow;
 use super::station::{Station, Verdict};
 use super::walk::{HOST, Step, Walk};
 
+/// The priority of connection tracking (`NF_IP_PRI_CONNTRACK`).
+const CONNTRACK: i32 = -200;
+
 impl Walk<'_> {
     /// Reports the chains at one hook that could drop the packet.
     pub(crate) fn check_rules(&mut self, hook: HookPoint, flow: &Flow) -> Step<()> {
@@ -41,6 +44,27 @@ impl Walk<'_> {
         }
         self.report_suspects(HOST, hook_name(hook), &suspects);
         Ok(())
+    }
+
+    /// Returns the first of these rules that keeps packets from connection tracking, in words.
+    pub(crate) fn untracking<'r>(
+        &mut self,
+        rules: impl IntoIterator<Item = &'r (Family, String, String, u64)>,
+    ) -> Option<String> {
+        let hooked = self.nft.hooked_chains().unwrap_or_default();
+        // A later rule comes too late.
+        let early: Vec<_> = hooked.iter().filter(|of| of.priority < CONNTRACK).map(|of| &of.chain).collect();
+        let is_early = |family: Family, table: &str| {
+            early.iter().any(|chain| chain.family == family && chain.table == table)
+        };
+        let candidates = rules.into_iter().filter(|(family, table, ..)| is_early(*family, table));
+        candidates.into_iter().find_map(|(family, table, chain, handle)| {
+            let table = Table::new(*family, table);
+            let rules = self.nft.rules(table, Some(chain)).ok()?;
+            let rule = rules.iter().find(|rule| rule.handle == *handle)?;
+            let by_iptables = rule.target_name().is_some_and(|name| name == "CT" || name == "NOTRACK");
+            (rule.has("notrack") || by_iptables).then(|| format!("rule {handle} of {}", table.chain(chain)))
+        })
     }
 
     /// Reports the chains that could drop frames between two ports of a bridge.

@@ -49,6 +49,9 @@ pub struct Station {
     /// The link of the station, if it is one.
     #[serde(skip)]
     pub tap: Option<Tap>,
+    /// The programs on the link of the station. No trace shows what they do.
+    #[serde(skip)]
+    pub programs: Vec<String>,
     /// Whether the station explains it if no answer comes back.
     #[serde(skip)]
     pub explains_silence: bool,
@@ -65,6 +68,7 @@ impl Station {
             text: text.into(),
             remedy: None,
             tap: None,
+            programs: Vec::new(),
             explains_silence: false,
         }
     }

@@ -6,13 +6,15 @@ use std::collections::HashMap;
 use cnimble_liveness::named::Records;
 use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::Link;
-use cnimble_netlink::nft::Nft;
+use cnimble_netlink::nft::{DeviceChain, Nft};
+use cnimble_netlink::xfrm::IpsecPolicy;
 use cnimble_netlink::{Error, NetNs, Netlink};
 use cnimble_rules::forward::ForwardChain;
 use cnimble_rules::nat;
 use cnimble_rules::whose::TableRules;
 
 use super::flow::Flow;
+use super::programs::{in_words, on_link};
 use super::station::{Station, Verdict, Way};
 
 /// Why a walk ends before the receiver.
@@ -45,11 +47,17 @@ pub(crate) struct Walk<'a> {
     /// The chains that drop all that pods send, and those that drop it only without a plugin's rules. It is `None` until
     /// they have been read.
     pub(crate) closed: Option<[Vec<ForwardChain>; 2]>,
+    /// The IPsec policies. It is `None` until they have been read.
+    pub(crate) ipsec: Option<Vec<IpsecPolicy>>,
+    /// The chains on links. It is `None` until they have been read.
+    pub(crate) device_chains: Option<Vec<DeviceChain>>,
     /// The NAT rules of others that have been read.
     pub(crate) nat: nat::Tables,
     pub(crate) records: &'a Records<'a>,
     /// The host's own addresses, each with the index of its link.
     pub(crate) own: Vec<(u32, Addr)>,
+    /// The rule that kept the probe from connection tracking. It is `None` if none did, or without a probe.
+    pub(crate) untracked: Option<String>,
     /// Whether a packet was sent a moment ago, so that the kernel has asked for each neighbour on its way.
     pub(crate) probed: bool,
     /// The direction of the packet that is followed now.
@@ -68,9 +76,12 @@ impl<'a> Walk<'a> {
             nft: Nft::new(),
             tables: HashMap::new(),
             closed: None,
+            ipsec: None,
+            device_chains: None,
             nat: nat::Tables::default(),
             records,
             own,
+            untracked: None,
             probed: false,
             way: Way::Out,
             stations: Vec::new(),
@@ -129,15 +140,11 @@ impl<'a> Walk<'a> {
     pub(crate) fn check_host_link(&mut self, link: &Link) -> Step<()> {
         match link_fault(link) {
             None => {
-                let programs = self.host.tc_programs(link.index)?;
-                let tc = if programs.is_empty() {
-                    String::new()
-                } else {
-                    format!(", tc: {}", programs.join(", "))
-                };
-                let text = format!("{} is up, MTU {}{tc}", link.name, link.mtu);
+                let programs = self.programs_on(link)?;
+                let text = format!("{} is up, MTU {}{}", link.name, link.mtu, in_words(&programs));
                 let station = Station::new(self.way, HOST, "link", Verdict::Ok, text);
-                self.stations.push(station.tapped(None, link.index));
+                let station = station.tapped(None, link.index);
+                self.stations.push(Station { programs: on_link(&link.name, programs), ..station });
                 Ok(())
             }
             Some(fault) => {
@@ -163,6 +170,9 @@ pub(crate) fn link_fault(link: &Link) -> Option<String> {
     }
 }
 
+/// How many links that are down are named. A pod can have any number of them.
+const MOST_NAMES: usize = 5;
+
 /// Returns the text about links that are down, as the end of a sentence about a missing route. When a link goes down,
 /// the kernel removes its routes, but not its IPv4 addresses.
 pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
@@ -175,6 +185,11 @@ pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
         if !link.up {
             names.push(link.name);
         }
+    }
+    let more = names.len().saturating_sub(MOST_NAMES);
+    names.truncate(MOST_NAMES);
+    if more > 0 {
+        names.push(format!("{more} more"));
     }
     Ok(match names.as_slice() {
         [] => String::new(),

@@ -12,6 +12,8 @@ mod names;
 mod nat;
 mod setups;
 mod size;
+mod tracking;
+mod unknown;
 
 use std::path::Path;
 

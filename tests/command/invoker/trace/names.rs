@@ -24,7 +24,7 @@ fn a_pod_is_found_by_all_its_names() {
         ("nobody", FAR, 2),
         ("abc", "nobody", 2),
         ("abc", "10.0.0.1:x", 2),
-        ("abc", "10.0.0.1:80/sctp", 2),
+        ("abc", "10.0.0.1:80/dccp", 2),
         ("abc", "", 2),
     ] {
         let traced = site.trace(&[pod, to]);

@@ -8,6 +8,7 @@ mod mac;
 pub mod port;
 pub(crate) mod read;
 mod remove;
+mod xdp;
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -51,7 +51,7 @@ pub use objects::{BaseChain, Chain, Family, Hook, HookPoint, Set, Table};
 pub use rule::Rule;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use trace::read as read_trace;
-pub use trace::{DROPPING_CHAIN, HookedChain, TraceMonitor, TraceStep};
+pub use trace::{DROPPING_CHAIN, DeviceChain, HookedChain, TraceMonitor, TraceStep};
 
 use super::socket::{Next, Protocol, Socket};
 use super::uapi::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};

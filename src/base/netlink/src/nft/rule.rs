@@ -61,6 +61,11 @@ impl Rule {
         })
     }
 
+    /// Returns the name of the target of iptables, or `None` if the rule has none.
+    pub fn target_name(&self) -> Option<String> {
+        self.data_of("target").find_map(|data| data.text(NFTA_TARGET_NAME))
+    }
+
     /// Returns the verdict about matched packets, or the jump. A rejection counts as a drop. `None` if the rule has
     /// neither.
     pub fn verdict(&self) -> Option<Verdict> {

@@ -11,12 +11,13 @@ use crate::monitor::{for_each_waiting, listen};
 use crate::socket::{Protocol, Socket};
 use crate::uapi::nf_tables::{
     NFT_META_NFTRACE, NFT_MSG_GETCHAIN, NFT_MSG_TRACE, NFT_TRACETYPE_POLICY, NFT_TRACETYPE_RULE,
-    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_HOOK_HOOKNUM,
-    NFTA_HOOK_PRIORITY, NFTA_TRACE_CHAIN, NFTA_TRACE_ID, NFTA_TRACE_POLICY, NFTA_TRACE_RULE_HANDLE,
-    NFTA_TRACE_TABLE, NFTA_TRACE_TRANSPORT_HEADER, NFTA_TRACE_TYPE, NFTA_TRACE_VERDICT,
+    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_DEVICE_NAME, NFTA_HOOK_DEV,
+    NFTA_HOOK_DEVS, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_TRACE_CHAIN, NFTA_TRACE_ID,
+    NFTA_TRACE_NETWORK_HEADER, NFTA_TRACE_POLICY, NFTA_TRACE_RULE_HANDLE, NFTA_TRACE_TABLE,
+    NFTA_TRACE_TRANSPORT_HEADER, NFTA_TRACE_TYPE, NFTA_TRACE_VERDICT,
 };
 use crate::uapi::nfnetlink::{NF_DROP, NFGENMSG, NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTRACE, NFPROTO_UNSPEC};
-use crate::wire::{Attributes, Message, u8_at};
+use crate::wire::{Attributes, Message, text, u8_at};
 use crate::{NetNs, Result};
 
 /// The priority in front of all other chains, so that all of them are traced.
@@ -44,6 +45,9 @@ pub struct TraceStep {
     pub rule: Option<u64>,
     /// Whether the packet was dropped here.
     pub dropped: bool,
+    /// The first bytes of the network header: a whole packet of ARP, or the header of IPv6. The kernel tells them once
+    /// for each base chain.
+    pub network: Vec<u8>,
     /// The first bytes of the transport header. The kernel tells them once for each base chain.
     pub transport: Vec<u8>,
 }
@@ -57,6 +61,18 @@ pub struct HookedChain {
     pub hook: HookPoint,
     /// The priority. Chains with lower numbers come first.
     pub priority: i32,
+}
+
+/// A chain on one link, such as one of the family netdev. It sees packets before or after all other chains, and no trace
+/// shows its steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceChain {
+    /// The name of the link.
+    pub link: String,
+    /// The name of the table.
+    pub table: String,
+    /// The name of the chain.
+    pub chain: String,
 }
 
 /// The steps of traced packets in one namespace.
@@ -159,6 +175,12 @@ impl Nft {
         Ok(found)
     }
 
+    /// Returns the chains on links, of all families. A chain on several links is there once for each.
+    pub fn device_chains(&mut self) -> Result<Vec<DeviceChain>> {
+        let query = Query { kind: NFT_MSG_GETCHAIN, family: NFPROTO_UNSPEC, what: "list base chains" };
+        self.list(&query, |_| {}, |_, attrs| on_devices(attrs).unwrap_or_default())
+    }
+
     /// Opens a socket in the network namespace of this thread at once. Listings don't replace it, so tables that belong
     /// to it stay until this value is dropped.
     pub fn open_here() -> Result<Self> {
@@ -180,6 +202,20 @@ fn hooked(family: u8, attrs: Attributes<'_>) -> Option<HookedChain> {
         hook: HookPoint::from_number(at.u32_be(NFTA_HOOK_HOOKNUM)?)?,
         priority: at.u32_be(NFTA_HOOK_PRIORITY)?.cast_signed(),
     })
+}
+
+/// Reads the links of a base chain. `None` for a chain without any.
+fn on_devices(attrs: Attributes<'_>) -> Option<Vec<DeviceChain>> {
+    let at = attrs.nested(NFTA_CHAIN_HOOK)?;
+    let mut links: Vec<String> = at.text(NFTA_HOOK_DEV).into_iter().collect();
+    for device in at.nested(NFTA_HOOK_DEVS).into_iter().flatten() {
+        let (kind, name) = device.ok()?;
+        links.extend((kind == NFTA_DEVICE_NAME).then(|| text(name)));
+    }
+    links.dedup();
+    let (table, chain) = (attrs.text(NFTA_CHAIN_TABLE)?, attrs.text(NFTA_CHAIN_NAME)?);
+    let on_link = |link| DeviceChain { link, table: table.clone(), chain: chain.clone() };
+    Some(links.into_iter().map(on_link).collect())
 }
 
 /// Reads the step in an NFT_MSG_TRACE. `None` for another message, and for a step of another family.
@@ -204,6 +240,7 @@ pub(crate) fn read(message: &Message<'_>) -> Option<TraceStep> {
         chain: attrs.text(NFTA_TRACE_CHAIN)?,
         rule: attrs.u64_be(NFTA_TRACE_RULE_HANDLE).filter(|_| kind == NFT_TRACETYPE_RULE),
         dropped,
+        network: attrs.get(NFTA_TRACE_NETWORK_HEADER).unwrap_or_default().to_vec(),
         transport: attrs.get(NFTA_TRACE_TRANSPORT_HEADER).unwrap_or_default().to_vec(),
     })
 }

@@ -17,6 +17,7 @@ pub(crate) const IF_OPER_UP: u8 = 6;
 pub(crate) const IFLA_LINKMODE: u16 = 17;
 pub(crate) const IFLA_GSO_MAX_SEGS: u16 = 40;
 pub(crate) const IFLA_GSO_MAX_SIZE: u16 = 41;
+pub(crate) const IFLA_XDP: u16 = 43;
 pub(crate) const IFLA_PROP_LIST: u16 = 52;
 pub(crate) const IFLA_ALT_IFNAME: u16 = 53;
 pub(crate) const IFLA_PERM_ADDRESS: u16 = 54;
@@ -66,3 +67,10 @@ pub(crate) const IF_STATS_MSG: usize = 12;
 pub(crate) const IFLA_STATS_LINK_64: u16 = 1;
 /// `IFLA_STATS_FILTER_BIT(IFLA_STATS_LINK_64)`
 pub(crate) const FILTER_LINK_64: u32 = 1;
+
+pub(crate) const IFLA_XDP_ATTACHED: u16 = 2;
+pub(crate) const IFLA_XDP_PROG_ID: u16 = 4;
+pub(crate) const IFLA_XDP_DRV_PROG_ID: u16 = 5;
+pub(crate) const IFLA_XDP_SKB_PROG_ID: u16 = 6;
+pub(crate) const IFLA_XDP_HW_PROG_ID: u16 = 7;
+pub(crate) const XDP_ATTACHED_NONE: u8 = 0;

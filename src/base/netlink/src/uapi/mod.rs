@@ -19,6 +19,7 @@ pub(crate) mod nfnetlink;
 pub(crate) mod pkt_cls;
 pub(crate) mod pkt_sched;
 pub(crate) mod rtnetlink;
+pub(crate) mod xfrm;
 pub(crate) mod xtables;
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub(crate) const NFTA_TRACE_RULE_HANDLE: u16 = 3;
 pub(crate) const NFTA_TRACE_TYPE: u16 = 4;
 pub(crate) const NFTA_TRACE_VERDICT: u16 = 5;
 pub(crate) const NFTA_TRACE_ID: u16 = 6;
+pub(crate) const NFTA_TRACE_NETWORK_HEADER: u16 = 8;
 pub(crate) const NFTA_TRACE_TRANSPORT_HEADER: u16 = 9;
 pub(crate) const NFTA_TRACE_POLICY: u16 = 16;
 pub(crate) const NFT_TRACETYPE_POLICY: u32 = 1;
@@ -43,6 +44,9 @@ pub(crate) const NFTA_CHAIN_POLICY: u16 = 5;
 pub(crate) const NFTA_CHAIN_TYPE: u16 = 7;
 pub(crate) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(crate) const NFTA_HOOK_PRIORITY: u16 = 2;
+pub(crate) const NFTA_HOOK_DEV: u16 = 3;
+pub(crate) const NFTA_HOOK_DEVS: u16 = 4;
+pub(crate) const NFTA_DEVICE_NAME: u16 = 1;
 
 pub(crate) const NFTA_RULE_TABLE: u16 = 1;
 pub(crate) const NFTA_RULE_CHAIN: u16 = 2;

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     include_str!("fib_rules.rs"),
     include_str!("gen_stats.rs"),
     include_str!("if_bridge.rs"),
@@ -18,10 +18,11 @@ const FILES: [&str; 17] = [
     include_str!("pkt_cls.rs"),
     include_str!("pkt_sched.rs"),
     include_str!("rtnetlink.rs"),
+    include_str!("xfrm.rs"),
     include_str!("xtables.rs"),
 ];
 
-const HEADERS: [&str; 29] = [
+const HEADERS: [&str; 30] = [
     "stddef.h",
     "sys/ioctl.h",
     "sys/socket.h",
@@ -51,6 +52,7 @@ const HEADERS: [&str; 29] = [
     "linux/rtnetlink.h",
     "linux/sock_diag.h",
     "linux/tc_act/tc_mirred.h",
+    "linux/xfrm.h",
 ];
 
 /// Not in the headers of Debian 12, or not in any.

@@ -72,8 +72,13 @@ impl Translation {
         self.exclude.iter().filter(move |net| net.is_ipv4() == v4)
     }
 
+    /// Returns whether packets to `to` are not translated.
+    pub fn excludes(&self, to: IpAddr) -> bool {
+        self.exclude.iter().any(|net| net.contains(to))
+    }
+
     /// Returns the source address for one family. `None` means that of the outgoing link.
-    pub(super) fn address(&self, v4: bool) -> Option<IpAddr> {
+    pub fn address(&self, v4: bool) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| ip.is_ipv4() == v4)
     }
 

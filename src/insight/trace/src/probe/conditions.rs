@@ -1,21 +1,21 @@
 //! Makes the conditions of nf_tables rules that match a probe and its answer.
 
 use cnimble_netlink::nft::{Expr, Header, Meta, REG1};
+use cnimble_netlink::raw::Transport;
 
 use super::packet::{ERRORS, Probe};
-use crate::flow::Protocol;
 
 impl Probe {
     /// Returns the conditions of rules that match the probe, and its answer. Each list is one rule.
     pub(super) fn conditions(&self) -> Vec<Vec<Expr>> {
         let protocol = is_protocol(self.protocol_number());
         let number = self.number.to_be_bytes();
-        let number_at = if self.flow.protocol == Protocol::Tcp { 4 } else { 8 };
+        let number_at = if self.transport == Transport::Tcp { 4 } else { 8 };
         let probe = [&protocol[..], &has(number_at, &number)].concat();
-        match self.flow.protocol {
-            Protocol::Icmp => vec![probe],
-            Protocol::Tcp => vec![probe, [&protocol[..], &self.acknowledges()].concat()],
-            Protocol::Udp => {
+        match self.transport {
+            Transport::Icmp => vec![probe],
+            Transport::Tcp => vec![probe, [&protocol[..], &self.acknowledges()].concat()],
+            Transport::Udp => {
                 // The port from which the answer comes may be translated after this rule.
                 let to_sender = has(2, &self.flow.from_port.to_be_bytes());
                 vec![probe, [&protocol[..], &to_sender].concat()]
@@ -32,7 +32,7 @@ impl Probe {
             [has(0, &self.flow.to_port.to_be_bytes()), has(2, &self.flow.from_port.to_be_bytes())].concat();
         let mut answer = [&is_protocol(self.protocol_number())[..], &ports].concat();
         // The probe's number is the sequence number of a SYN, or the first data of a datagram.
-        let number_at = if self.flow.protocol == Protocol::Tcp {
+        let number_at = if self.transport == Transport::Tcp {
             answer.extend(self.acknowledges());
             4
         } else {
@@ -54,12 +54,12 @@ impl Probe {
 }
 
 /// Returns the condition for packets of this protocol (`IPPROTO_…`).
-fn is_protocol(number: u8) -> [Expr; 2] {
+pub(super) fn is_protocol(number: u8) -> [Expr; 2] {
     [Expr::meta(Meta::L4proto, REG1), Expr::equal(REG1, &[number])]
 }
 
 /// Returns the condition for packets with these bytes at this offset of the transport header.
-fn has(offset: u32, value: &[u8]) -> [Expr; 2] {
+pub(super) fn has(offset: u32, value: &[u8]) -> [Expr; 2] {
     let length = u32::try_from(value.len()).unwrap_or(0);
     [Expr::payload(Header::Transport, offset, length, REG1), Expr::equal(REG1, value)]
 }

@@ -1,8 +1,22 @@
 //! Finds the rules that dropped a probe, from its steps through nf_tables.
 
+use std::collections::BTreeSet;
+
 use cnimble_netlink::nft::{Family, HookPoint, HookedChain, TraceStep};
 
+use super::neighbours;
 use super::packet::{Probe, Sighting};
+
+/// What was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    Probe,
+    /// The answer to the probe.
+    Answer,
+    /// A question for the MAC of a neighbour, without which the probe or its answer is not sent.
+    NeighbourQuestion,
+    NeighbourAnswer,
+}
 
 /// A rule, or the policy of a chain, that dropped the probe or its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,8 +28,7 @@ pub(crate) struct Drop {
     pub(crate) rule: Option<u64>,
     /// The chains of this packet, in their order. The last base chain among them has the hook.
     pub(crate) chains: Vec<(Family, String, String)>,
-    /// Whether it was the answer that was dropped.
-    pub(crate) answer: bool,
+    pub(crate) what: Dropped,
 }
 
 impl Drop {
@@ -29,19 +42,40 @@ impl Drop {
     }
 }
 
-/// Returns the drops of the probe and its answer, without those by the table that traces it. Others may trace their own
-/// packets, so a packet counts only if its header is known.
+/// Returns the drops of the probe and its answer. Others may trace their own packets, so a packet counts only if its
+/// header is known.
 pub(super) fn find(steps: &[TraceStep], probe: &Probe) -> Vec<Drop> {
+    drops_of(steps, |step| match probe.recognize_transport(&step.transport)? {
+        Sighting::Probe => Some(Dropped::Probe),
+        Sighting::Answer(_) => Some(Dropped::Answer),
+        Sighting::Error { .. } => None,
+    })
+}
+
+/// Returns the rules that matched the probe itself, each with its handle.
+pub(super) fn matched(steps: &[TraceStep], probe: &Probe) -> BTreeSet<(Family, String, String, u64)> {
+    let own = super::table_name();
+    let is_probe = |step: &&TraceStep| probe.recognize_transport(&step.transport) == Some(Sighting::Probe);
+    let packets: BTreeSet<u32> = steps.iter().filter(is_probe).map(|step| step.id).collect();
+    let of_probe = steps.iter().filter(|step| packets.contains(&step.id) && step.table != own);
+    of_probe
+        .filter_map(|step| Some((step.family, step.table.clone(), step.chain.clone(), step.rule?)))
+        .collect()
+}
+
+/// Returns the drops of packets by which the sender and its neighbours find each other.
+pub(super) fn of_neighbours(steps: &[TraceStep], probe: &Probe) -> Vec<Drop> {
+    drops_of(steps, |step| neighbours::recognize(probe.from, step))
+}
+
+/// Returns the drops of packets that `recognize` knows by one of their steps. The table that traces them drops only what
+/// it holds back.
+fn drops_of(steps: &[TraceStep], recognize: impl Fn(&TraceStep) -> Option<Dropped>) -> Vec<Drop> {
     let mut drops = Vec::new();
     let own = super::table_name();
     for step in steps.iter().filter(|step| step.dropped && step.table != own) {
         let before: Vec<&TraceStep> = steps.iter().filter(|other| other.id == step.id).collect();
-        let sighting = before.iter().find_map(|other| probe.recognize_transport(&other.transport));
-        let answer = match sighting {
-            Some(Sighting::Probe) => false,
-            Some(Sighting::Answer(_)) => true,
-            _ => continue,
-        };
+        let Some(what) = before.iter().find_map(|other| recognize(other)) else { continue };
         let end = before.iter().position(|other| *other == step).unwrap_or(before.len());
         let chains = before
             .iter()
@@ -54,7 +88,7 @@ pub(super) fn find(steps: &[TraceStep], probe: &Probe) -> Vec<Drop> {
             chain: step.chain.clone(),
             rule: step.rule,
             chains,
-            answer,
+            what,
         });
     }
     drops

@@ -8,7 +8,7 @@ use cnimble_netlink::sysctl;
 use cnimble_rules::whose;
 
 use super::Evidence;
-use super::drops::Drop;
+use super::drops::{Drop, Dropped};
 use crate::rules::hook_name;
 use crate::station::{Outcome, Station, Verdict, Way};
 use crate::walk::HOST;
@@ -30,13 +30,17 @@ pub(crate) fn join(
         return Outcome::Answered;
     }
     if let Some(drop) = evidence.drops.first() {
-        stop_at_rule(stations, reached, drop, hooked);
+        let way = if drop.what == Dropped::Answer { Way::Back } else { Way::Out };
+        let station = rule_station(way, drop, hooked);
+        let at = stations.iter().position(|of| of.way == way && of.name == station.name);
+        stations.truncate(at.unwrap_or(reached));
+        stations.push(station);
         return Outcome::Stopped;
     }
     if let Some(err) = &evidence.unsent {
         return stop_at_sender(stations, &err.to_string());
     }
-    stop_behind(stations, to, reached, evidence)
+    stop_behind(stations, to, reached, evidence, hooked)
 }
 
 /// Returns whether the receiver itself refused the datagram, so that it has arrived. A rule can answer with the same
@@ -86,29 +90,26 @@ fn confirm(station: &mut Station, evidence: &Evidence) {
     }
 }
 
-/// Ends the stations with the rule that dropped the packet, at the station of its hook.
-fn stop_at_rule(stations: &mut Vec<Station>, reached: usize, drop: &Drop, hooked: &[HookedChain]) {
-    let way = if drop.answer { Way::Back } else { Way::Out };
+/// Returns the station of the rule that dropped a packet: that of its hook.
+fn rule_station(way: Way, drop: &Drop, hooked: &[HookedChain]) -> Station {
     let name = match drop.hook(hooked) {
         _ if drop.family == Family::Bridge => "bridge rules",
         Some(hook) => hook_name(hook),
         None => "rules",
     };
-    let station = rule_station(way, name, drop);
-    let at = stations.iter().position(|of| of.way == way && of.name == name);
-    stations.truncate(at.unwrap_or(reached));
-    stations.push(station);
-}
-
-fn rule_station(way: Way, name: &'static str, drop: &Drop) -> Station {
+    let what = match drop.what {
+        Dropped::Probe | Dropped::Answer => "it",
+        Dropped::NeighbourQuestion => "the question for the neighbour",
+        Dropped::NeighbourAnswer => "the answer of the neighbour",
+    };
     let table = Table::new(drop.family, &drop.table);
     let chain = table.chain(&drop.chain);
     let maker = whose::maker(drop.family, &drop.table, &drop.chain);
     let what = match drop.rule {
-        None => format!("the policy of {chain} drops it"),
+        None => format!("the policy of {chain} drops {what}"),
         Some(handle) => match whose::text_of(drop.family, &drop.table, &drop.chain, handle) {
-            Some(text) => format!("{chain} drops it by rule {handle}: {text}"),
-            None => format!("{chain} drops it by rule {handle}"),
+            Some(text) => format!("{chain} drops {what} by rule {handle}: {text}"),
+            None => format!("{chain} drops {what} by rule {handle}"),
         },
     };
     let remedy = format!("nft -a list chain {chain}");
@@ -130,7 +131,13 @@ fn stop_at_sender(stations: &mut Vec<Station>, why: &str) -> Outcome {
 }
 
 /// Ends the stations where the packet ended: between the last link on which it was seen and the next one.
-fn stop_behind(stations: &mut Vec<Station>, to: IpAddr, reached: usize, evidence: &Evidence) -> Outcome {
+fn stop_behind(
+    stations: &mut Vec<Station>,
+    to: IpAddr,
+    reached: usize,
+    evidence: &Evidence,
+    hooked: &[HookedChain],
+) -> Outcome {
     let next = stations.iter().skip(reached).position(|of| of.tap.is_some());
     let next = next.map_or(stations.len(), |offset| reached + offset + 1);
     let mut unproven = stations.iter().take(next).skip(reached);
@@ -144,10 +151,15 @@ fn stop_behind(stations: &mut Vec<Station>, to: IpAddr, reached: usize, evidence
         return Outcome::Stopped;
     }
     if let Some(at) = symptom {
-        if let Some(station) = stations.get_mut(at) {
-            station.verdict = Verdict::Stops;
-        }
         stations.truncate(at + 1);
+        let Some(station) = stations.last_mut() else { return Outcome::Unknown };
+        match evidence.neighbour_drops.first().filter(|_| station.name == "neighbour") {
+            Some(drop) => {
+                let way = station.way;
+                stations.push(rule_station(way, drop, hooked));
+            }
+            None => station.verdict = Verdict::Stops,
+        }
         return Outcome::Stopped;
     }
     if let Some(at) = stations.iter().take(next).skip(reached).position(|of| of.name == "network") {
@@ -180,12 +192,14 @@ fn stop_without_reason(
     evidence: &Evidence,
 ) -> Outcome {
     let way = stations.get(next.saturating_sub(1)).map_or(Way::Out, |of| of.way);
+    let between = stations.get(reached.saturating_sub(1)..next).unwrap_or_default();
+    let programs: Vec<String> = between.iter().flat_map(|of| of.programs.clone()).collect();
     stations.truncate(next.saturating_sub(1).max(reached));
     let mut text = match evidence.error {
         Some((from, error)) => format!("it was not seen on the next link, and {from} reports: {error}"),
         None => "it was not seen on the next link, and no rule of nf_tables dropped it".to_owned(),
     };
-    text += &unseen_causes(to);
+    text += &unseen_causes(to, &programs);
     let verdict = if evidence.missing.is_empty() { Verdict::Stops } else { Verdict::Unknown };
     for missing in &evidence.missing {
         text += &format!("; {missing}");
@@ -194,18 +208,20 @@ fn stop_without_reason(
     if verdict == Verdict::Stops { Outcome::Stopped } else { Outcome::Unknown }
 }
 
-/// Returns the text about causes that no trace shows: full connection tracking, legacy iptables, and programs on links.
-fn unseen_causes(to: IpAddr) -> String {
+/// Returns the text about causes that no trace shows: full connection tracking, legacy iptables, and the `programs` of the
+/// links.
+fn unseen_causes(to: IpAddr, programs: &[String]) -> String {
     if let Some(full) = full_connection_tracking() {
         return format!(". Connection tracking is full ({full}): raise net.netfilter.nf_conntrack_max");
     }
     let family = if to.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     let rules = whose::legacy_drops(family).unwrap_or_default();
-    if rules.is_empty() {
+    if rules.is_empty() && programs.is_empty() {
         return ". Look at tc, eBPF and XDP programs of these links".to_owned();
     }
     let more = rules.len().saturating_sub(LEGACY_RULES);
-    let listed = rules.into_iter().take(LEGACY_RULES).collect::<Vec<_>>().join("; ");
+    let rules = rules.into_iter().take(LEGACY_RULES);
+    let listed = programs.iter().cloned().chain(rules).collect::<Vec<_>>().join("; ");
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(". These can have dropped it: {listed}{more}")
 }

@@ -8,6 +8,7 @@ mod conditions;
 mod drops;
 mod inject;
 mod join;
+mod neighbours;
 mod packet;
 
 use std::collections::BTreeSet;
@@ -20,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use cnimble_liveness::named::NamedPod;
 use cnimble_netlink::conntrack::{self, FirstPacket};
-use cnimble_netlink::nft::{DROPPING_CHAIN, Nft, TraceMonitor, TraceStep};
+use cnimble_netlink::nft::{DROPPING_CHAIN, Family, Nft, TraceMonitor, TraceStep};
 use cnimble_netlink::packet::{Direction, Socket, SocketPurpose};
-use cnimble_netlink::raw::RawSocket;
+use cnimble_netlink::raw::{RawSocket, Transport};
 use cnimble_netlink::{Errno, Error, NetNs};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::flow::{Flow, Protocol};
+use super::flow::Flow;
 use super::station::Tap;
 
 use inject::Injector;
@@ -66,10 +67,14 @@ pub(crate) struct Evidence {
     pub(crate) error: Option<(IpAddr, &'static str)>,
     /// The rules that dropped the probe or its answer.
     pub(crate) drops: Vec<drops::Drop>,
+    /// The rules that dropped packets by which the sender and its neighbours find each other.
+    pub(crate) neighbour_drops: Vec<drops::Drop>,
     /// Why the probe could not be sent.
     pub(crate) unsent: Option<Error>,
     /// The parts of the evidence that are missing, as texts.
     pub(crate) missing: Vec<String>,
+    /// The rules of the host that matched the probe on its way: family, table, chain and handle.
+    pub(crate) matched: BTreeSet<(Family, String, String, u64)>,
     pub(crate) waited: Duration,
     /// The probe as it was seen, with the namespace. `None` is the host's.
     seen: BTreeSet<(Option<PathBuf>, FirstPacket)>,
@@ -100,7 +105,7 @@ enum Transmitter {
 
 impl Transmitter {
     fn open(origin: Origin<'_>, probe: &Probe) -> Result<Self, Error> {
-        let (transport, is_v4) = (probe.flow.protocol.transport(), probe.flow.to.is_ipv4());
+        let (transport, is_v4) = (probe.transport, probe.flow.to.is_ipv4());
         Ok(match origin {
             Origin::Pod(pod) => {
                 let ns = NetNs::open(&pod.netns)?;
@@ -125,7 +130,7 @@ impl Transmitter {
     fn reset(&self, probe: &Probe) {
         // In a pod the kernel resets the connection, because no program waits for the answer.
         let Transmitter::Link(injector) = self else { return };
-        if probe.flow.protocol == Protocol::Tcp
+        if probe.transport == Transport::Tcp
             && let Err(err) = injector.send(&probe.packet(&probe.reset()))
         {
             log::debug!("the receiver waits for the end of the connection: {err}");
@@ -140,16 +145,16 @@ impl Transmitter {
 pub(crate) fn send(
     origin: Origin<'_>,
     flow: &Flow,
-    from: IpAddr,
+    (from, transport): (IpAddr, Transport),
     taps: Vec<Tap>,
     patience: Duration,
 ) -> Result<Evidence, Error> {
     let number = random()?;
     let mut flow = *flow;
-    if flow.protocol != Protocol::Icmp {
+    if transport != Transport::Icmp {
         flow.from_port = FIRST_PORT + u16::try_from(number % 4000).unwrap_or(0);
     }
-    let probe = Probe { flow, from, number };
+    let probe = Probe { flow, from, transport, number };
     let mut evidence = Evidence::default();
     let sender = match origin {
         Origin::Pod(pod) => Some(&pod.netns),
@@ -176,6 +181,8 @@ pub(crate) fn send(
     transmitter.reset(&probe);
     forget(&evidence.seen);
     evidence.drops = drops::find(&steps, &probe);
+    evidence.neighbour_drops = drops::of_neighbours(&steps, &probe);
+    evidence.matched = drops::matched(&steps, &probe);
     evidence.sights = watched.into_iter().map(|of| (of.tap, of.probe, of.answer)).collect();
     Ok(evidence)
 }
@@ -260,7 +267,10 @@ fn begin_trace(probe: &Probe, origin: Origin<'_>) -> Result<(TraceMonitor, Nft),
     let mut nft = Nft::open_here()?;
     let name = table_name();
     match origin {
-        Origin::Pod(_) => nft.trace_packets(&name, &probe.conditions())?,
+        Origin::Pod(_) => {
+            let neighbours = neighbours::conditions(probe.from);
+            nft.trace_packets(&name, &[probe.conditions(), neighbours].concat())?;
+        }
         Origin::Link(_) => {
             let answers = probe.answer_conditions();
             nft.trace_packets(&name, &[probe.conditions(), answers.clone()].concat())?;

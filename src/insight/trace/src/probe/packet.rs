@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cnimble_netlink::conntrack::{FirstPacket, PacketKind};
 use cnimble_netlink::packet::Pattern;
+use cnimble_netlink::raw::Transport;
 
-use crate::flow::{Flow, Protocol};
+use crate::flow::Flow;
 
 const TEXT: &[u8] = b"cnimble trace";
 
@@ -27,6 +28,8 @@ const RST: u8 = 0x04;
 pub(crate) struct Probe {
     pub(crate) flow: Flow,
     pub(crate) from: IpAddr,
+    /// The protocol of the flow.
+    pub(crate) transport: Transport,
     pub(crate) number: u32,
 }
 
@@ -44,30 +47,30 @@ pub(crate) enum Sighting {
 impl Probe {
     /// Returns the number of the protocol in the IP header (`IPPROTO_…`).
     pub(super) fn protocol_number(&self) -> u8 {
-        self.flow.protocol.transport().number(self.flow.to.is_ipv4())
+        self.transport.number(self.flow.to.is_ipv4())
     }
 
     /// Returns the transport header with its data.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let number = self.number.to_be_bytes();
         let (from, to) = (self.flow.from_port.to_be_bytes(), self.flow.to_port.to_be_bytes());
-        let (mut bytes, checksum_at) = match self.flow.protocol {
-            Protocol::Icmp => {
+        let (mut bytes, checksum_at) = match self.transport {
+            Transport::Icmp => {
                 let kind = if self.flow.to.is_ipv4() { 8 } else { 128 };
                 let [id, id2, ..] = number;
                 (vec![kind, 0, 0, 0, id, id2, 0, 1], 2)
             }
-            Protocol::Tcp => {
+            Transport::Tcp => {
                 let [a, b, c, d] = number;
                 let rest = [a, b, c, d, 0, 0, 0, 0, 0x50, SYN, 0xfa, 0xf0, 0, 0, 0, 0];
                 ([&from[..], &to[..], &rest[..]].concat(), 16)
             }
-            Protocol::Udp => {
+            Transport::Udp => {
                 let length = u16::try_from(8 + 4 + TEXT.len()).unwrap_or(8).to_be_bytes();
                 ([from, to, length, [0, 0]].concat(), 6)
             }
         };
-        if self.flow.protocol != Protocol::Tcp {
+        if self.transport != Transport::Tcp {
             bytes.extend(number);
             bytes.extend(TEXT);
         }
@@ -120,7 +123,7 @@ impl Probe {
     /// ICMPv6.
     fn checksum(&self, bytes: &[u8]) -> u16 {
         let mut all = Vec::new();
-        if self.flow.protocol != Protocol::Icmp {
+        if self.transport != Transport::Icmp {
             let (from, to) = (octets(self.from), octets(self.flow.to));
             let number = self.protocol_number();
             let length = u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes();
@@ -129,17 +132,17 @@ impl Probe {
         all.extend(bytes);
         // Zero would mean that there is no checksum (RFC 768).
         match internet_checksum(&all) {
-            0 if self.flow.protocol == Protocol::Udp => 0xffff,
+            0 if self.transport == Transport::Udp => 0xffff,
             sum => sum,
         }
     }
 
     /// Returns the filter for captures. It may let other packets pass, too.
     pub(crate) fn pattern(&self) -> Pattern {
-        match self.flow.protocol {
-            Protocol::Icmp => Pattern::Icmp,
-            Protocol::Tcp => Pattern::Tcp(self.number),
-            Protocol::Udp => Pattern::Udp(self.flow.to_port),
+        match self.transport {
+            Transport::Icmp => Pattern::Icmp,
+            Transport::Tcp => Pattern::Tcp(self.number),
+            Transport::Udp => Pattern::Udp(self.flow.to_port),
         }
     }
 
@@ -175,7 +178,7 @@ impl Probe {
             return None;
         }
         let (source, protocol, data) = split(packet)?;
-        let kind = if self.flow.protocol == Protocol::Icmp {
+        let kind = if self.transport == Transport::Icmp {
             PacketKind::Echo { id: half(data, 4)? }
         } else {
             PacketKind::Ports { source: half(data, 0)?, destination: half(data, 2)? }
@@ -186,8 +189,8 @@ impl Probe {
     /// Recognizes a transport header of the probe's own protocol with the data after it. It returns `None` for a
     /// foreign packet, but takes any UDP datagram with the probe's ports in reverse for the answer.
     pub(crate) fn recognize_transport(&self, data: &[u8]) -> Option<Sighting> {
-        match self.flow.protocol {
-            Protocol::Icmp => {
+        match self.transport {
+            Transport::Icmp => {
                 let kind = data.first()?;
                 let is_it = word(data, 8)? == self.number;
                 if is_it && ECHO.contains(kind) {
@@ -195,8 +198,8 @@ impl Probe {
                 }
                 (is_it && ECHO_REPLY.contains(kind)).then_some(Sighting::Answer("an echo reply"))
             }
-            Protocol::Tcp if word(data, 4)? == self.number => Some(Sighting::Probe),
-            Protocol::Tcp if word(data, 8)? == self.number.wrapping_add(1) => {
+            Transport::Tcp if word(data, 4)? == self.number => Some(Sighting::Probe),
+            Transport::Tcp if word(data, 8)? == self.number.wrapping_add(1) => {
                 let refused = data.get(13)? & RST != 0;
                 Some(Sighting::Answer(if refused {
                     "a refusal: nothing listens there"
@@ -204,8 +207,8 @@ impl Probe {
                     "the port is open"
                 }))
             }
-            Protocol::Tcp => None,
-            Protocol::Udp => {
+            Transport::Tcp => None,
+            Transport::Udp => {
                 let ports = (half(data, 0)?, half(data, 2)?);
                 if ports == (self.flow.to_port, self.flow.from_port) && ports.0 != ports.1 {
                     return Some(Sighting::Answer("a datagram"));
@@ -221,7 +224,7 @@ impl Probe {
         let v4 = is_v4(packet)?;
         let errors = ERRORS.get(usize::from(!v4))?;
         if !errors.contains(&kind) {
-            return if self.flow.protocol == Protocol::Icmp { self.recognize_transport(data) } else { None };
+            return if self.transport == Transport::Icmp { self.recognize_transport(data) } else { None };
         }
         let (_, protocol, inner) = split(data.get(8..)?)?;
         if protocol != self.protocol_number() {
@@ -314,12 +317,14 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::Protocol;
 
-    fn probe(protocol: Protocol, to: &str, from: &str) -> Probe {
+    fn probe(transport: Transport, to: &str, from: &str) -> Probe {
         let (to, from): (IpAddr, IpAddr) = (to.parse().unwrap(), from.parse().unwrap());
-        let ports = if protocol == Protocol::Icmp { (0, 0) } else { (61000, 80) };
+        let ports = if transport == Transport::Icmp { (0, 0) } else { (61000, 80) };
+        let protocol = Protocol::Tcp;
         let flow = Flow { from: Some(from), to, protocol, from_port: ports.0, to_port: ports.1, size: None };
-        Probe { flow, from, number: 0xdead_beef }
+        Probe { flow, from, transport, number: 0xdead_beef }
     }
 
     fn v4(from: [u8; 4], protocol: u8, data: &[u8]) -> Vec<u8> {
@@ -332,21 +337,21 @@ mod tests {
 
     #[test]
     fn a_probe_is_known_again() {
-        for (protocol, number) in [(Protocol::Icmp, 1), (Protocol::Tcp, 6), (Protocol::Udp, 17)] {
-            let probe = probe(protocol, "10.0.0.9", "10.0.0.1");
+        for (transport, number) in [(Transport::Icmp, 1), (Transport::Tcp, 6), (Transport::Udp, 17)] {
+            let probe = probe(transport, "10.0.0.9", "10.0.0.1");
             let bytes = probe.bytes();
             // The sum over everything, with the checksum in place, is zero.
-            assert!([0, 0xffff].contains(&probe.checksum(&bytes)), "{protocol}");
+            assert!([0, 0xffff].contains(&probe.checksum(&bytes)), "{transport:?}");
             let packet = v4([10, 0, 0, 1], number, &bytes);
-            assert_eq!(probe.recognize(&packet), Some(Sighting::Probe), "{protocol}");
+            assert_eq!(probe.recognize(&packet), Some(Sighting::Probe), "{transport:?}");
             let other = Probe { number: 1, ..probe };
-            assert_eq!(other.recognize(&packet), None, "{protocol}");
+            assert_eq!(other.recognize(&packet), None, "{transport:?}");
             let mut error = vec![3, 13, 0, 0, 0, 0, 0, 0];
             error.extend(&packet);
             let error = v4([10, 0, 0, 7], 1, &error);
             let from = "10.0.0.7".parse().unwrap();
             let text = "prohibited by an administrator";
-            assert_eq!(probe.recognize(&error), Some(Sighting::Error { from, text }), "{protocol}");
+            assert_eq!(probe.recognize(&error), Some(Sighting::Error { from, text }), "{transport:?}");
             for length in 0..error.len() {
                 let _ = probe.recognize(&error[..length]);
                 let _ = probe.recognize(&packet[..length.min(packet.len())]);
@@ -357,7 +362,7 @@ mod tests {
     #[test]
     fn a_probe_has_the_size_that_was_asked_for() {
         for (to, header) in [("10.0.0.9", IPV4_HEADER), ("fd00::9", IPV6_HEADER)] {
-            let small = probe(Protocol::Icmp, to, to);
+            let small = probe(Transport::Icmp, to, to);
             let full = Probe { flow: Flow { size: Some(1500), ..small.flow }, ..small };
             assert_eq!(full.bytes().len() + header, 1500);
             assert_eq!(full.recognize_transport(&full.bytes()), Some(Sighting::Probe));
@@ -368,7 +373,7 @@ mod tests {
 
     #[test]
     fn answers_are_known() {
-        let tcp = probe(Protocol::Tcp, "10.0.0.9", "10.0.0.1");
+        let tcp = probe(Transport::Tcp, "10.0.0.9", "10.0.0.1");
         let mut answer =
             vec![0, 80, 0xee, 0x48, 0, 0, 0, 1, 0xde, 0xad, 0xbe, 0xf0, 0x50, 0x12, 0, 0, 0, 0, 0, 0];
         let read = |answer: &[u8]| tcp.recognize(&v4([10, 0, 0, 9], 6, answer));
@@ -377,7 +382,7 @@ mod tests {
         assert_eq!(read(&answer), Some(Sighting::Answer("a refusal: nothing listens there")));
         answer[11] = 0;
         assert_eq!(read(&answer), None);
-        let icmp = probe(Protocol::Icmp, "10.0.0.9", "10.0.0.1");
+        let icmp = probe(Transport::Icmp, "10.0.0.9", "10.0.0.1");
         let mut reply = icmp.bytes();
         reply[0] = 0;
         let read = icmp.recognize(&v4([10, 0, 0, 9], 1, &reply));

@@ -1,7 +1,9 @@
 //! Faults on other links than a bridge's, on a second network, and of TCP and UDP. Each is verified by a packet that
 //! fails for the fault alone.
 
+mod frames;
 mod in_vm;
+mod ways;
 
 use std::path::Path;
 
@@ -12,14 +14,30 @@ use serde_json::{Value, json};
 use super::setups::{bridge, on_uplink, ranges, second_bridge, with};
 use super::{FAR, FAR6, Site, stations};
 
+/// Lines of shell that make the object file `DIR/programs.o` with two eBPF programs that drop everything: one for XDP,
+/// which returns 1 (XDP_DROP), and one for tc, which returns 2 (TC_ACT_SHOT). Each is two instructions. The assembler
+/// writes them for this machine, so its number in the header is replaced by that of BPF (EM_BPF, 247).
+const PROGRAMS: &str = r"
+    { for of in xdp:1 classifier:2; do
+        name=${of%:*}
+        printf '.section %s,\42ax\42\n.globl drop_%s\n.type drop_%s,STT_FUNC\ndrop_%s:\n' $name $name $name $name
+        printf '.byte 0xb7,0,0,0,%s,0,0,0,0x95,0,0,0,0,0,0,0\n.size drop_%s,.-drop_%s\n' ${of#*:} $name $name
+      done
+      printf '.section license,\42a\42\n.asciz \42GPL\42\n'
+    } | as -o DIR/programs.o -
+    printf '\367\000' | dd of=DIR/programs.o bs=1 seek=18 conv=notrunc 2>/dev/null";
+
 /// A fault in a network of these plugins.
 struct Fault {
     name: &'static str,
     plugins: Value,
-    /// Whether `web` has a second interface, with the plugin sbr.
-    has_sbr: bool,
+    /// The plugins of the network of the second interface of `web`. Null without one.
+    second: Value,
+    /// Lines of shell for the host, before the fault.
+    before: &'static str,
     at: At,
-    /// Lines of shell that make the fault. END is the host's end of `web`, and PEER that of `db`.
+    /// Lines of shell that make the fault. END is the host's end of `web`, and PEER that of `db`. WEB_NS, DB_NS and
+    /// ROUTER_NS are the paths of namespaces, and DIR is a directory. PROGRAMS makes an object file there.
     make: &'static str,
     /// The sender, `web` or `third`, and the receiver as the trace and as a client write it.
     from: &'static str,
@@ -45,16 +63,24 @@ impl Fault {
         site.chain("net", self.plugins.clone());
         site.network("other", "br9", 9, &json!({"ipMasq": false}));
         let (web, db, third) = (site.add("net", "web"), site.add("net", "db"), site.add("other", "third"));
-        if self.has_sbr {
-            site.chain("second", json!([second_bridge(), {"type": "sbr", "table": 100}]));
+        if !self.second.is_null() {
+            site.chain("second", self.second.clone());
             site.add_second(&web);
         }
+        let paths = [("WEB_NS", web.path()), ("DB_NS", db.path()), ("ROUTER_NS", site.router.path())];
+        let dir = site.node.host.dir().display().to_string();
+        let fill = |script: &str| {
+            let script = script.replace("PROGRAMS", PROGRAMS).replace("DIR", &dir);
+            paths.iter().fold(script, |script, (word, path)| script.replace(word, path))
+        };
+        site.node.host.shell(&fill(self.before));
         let _servers = [Server::start(&site.router, 8080, "far"), Server::start(&db, 8080, "db")];
         let sender = if self.from == "web" { &web } else { &third };
         assert!(self.is_wrong_from_the_start() || reaches(sender, self.client), "{name}: without the fault");
         let has_ends = self.make.contains("END") || self.make.contains("PEER");
         let ends = if has_ends { [&web, &db].map(|pod| site.end(pod)) } else { Default::default() };
         let make = self.make.replace("END", &ends[0]).replace("PEER", &ends[1]);
+        let make = fill(&make);
         match self.at {
             At::Host => site.node.host.shell(&make),
             At::Web => web.shell(&make),
@@ -103,7 +129,8 @@ fn fault(
     says: &'static str,
 ) -> Fault {
     let (from, to, client) = ("web", FAR, FAR);
-    Fault { name, plugins, has_sbr: false, at: At::Host, make, from, to, client, station, says }
+    let (second, before) = (Value::Null, "");
+    Fault { name, plugins, second, before, at: At::Host, make, from, to, client, station, says }
 }
 
 fn ptp() -> Value {
@@ -203,7 +230,7 @@ fn faults_on_macvlan_are_named() {
 
 fn faults_of_sbr() -> Vec<Fault> {
     let sbr = |make, station, says| Fault {
-        has_sbr: true,
+        second: json!([second_bridge(), {"type": "sbr", "table": 100}]),
         from: "third",
         to: "10.214.2.2",
         client: "10.214.2.2",

@@ -22,6 +22,8 @@ struct Setup {
     plugins: Value,
     /// The plugins of the network of the second interface of `web`. Null without one.
     second: Value,
+    /// More keys of the network of `third`.
+    third: Value,
     /// Whether the Go plugins lack a key of the set-up.
     needs_cnimble: bool,
     /// Whether the host has a second cable, `up1`, to the router.
@@ -52,6 +54,7 @@ impl Setup {
             router: "",
             plugins,
             second: Value::Null,
+            third: json!({"ipMasq": false}),
             needs_cnimble: false,
             has_second_cable: false,
             to,
@@ -69,6 +72,10 @@ impl Setup {
 
     fn second(self, second: Value) -> Self {
         Setup { second, ..self }
+    }
+
+    fn third(self, third: Value) -> Self {
+        Setup { third, ..self }
     }
 
     fn needs_cnimble(self) -> Self {
@@ -99,7 +106,7 @@ impl Setup {
             site.router.ip("address add fd00:8::1/64 dev lan1 nodad");
         }
         site.chain("net", self.plugins.clone());
-        site.network("other", "br9", 9, &json!({"ipMasq": false}));
+        site.network("other", "br9", 9, &self.third);
         let web = site.add("net", "web");
         // A device goes into one pod, and a VLAN of a master exists once.
         let is_single = ["host-device", "vlan"].iter().any(|kind| self.plugins[0]["type"] == *kind);
@@ -325,6 +332,13 @@ fn chains() -> Vec<Setup> {
         Setup::new("portmap", chained(json!({"type": "portmap", "backend": "nftables"}))),
         Setup::new("portmap, iptables", chained(json!({"type": "portmap", "backend": "iptables"}))),
         Setup::new("two networks", json!([plain()])).second(second(&[])).to(to).answers_third(&["web", WEB6]),
+        // The second interface answers to the host's address, which masquerading gives to `third`.
+        Setup::new("two networks, masqueraded", json!([plain()]))
+            .host("echo 1 >/proc/sys/net/ipv4/conf/default/rp_filter")
+            .second(second(&[]))
+            .third(json!({"ipMasq": true}))
+            .to(to)
+            .answers_third(&["web", WEB6, "10.214.2.2", "10.214.2.2:9", "10.214.2.2:9/udp"]),
         Setup::new("sbr", json!([plain()]))
             .second(second(&[json!({"type": "sbr"})]))
             .to(to)
