@@ -57,8 +57,7 @@ impl Pace {
 /// Returns a time between `wait` and twice as much, by chance: many nodes lose one server at the same moment, and are
 /// not to come back to it at the same moment.
 pub fn spread(wait: Duration) -> Duration {
-    let chance =
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos() / 1000 % 1000;
+    let chance = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_micros() % 1000;
     wait + wait * chance / 1000
 }
 
