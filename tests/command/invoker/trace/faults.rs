@@ -305,6 +305,15 @@ const MORE: &[Fault] = &[
         says: "10.214.1.1 belongs neither to the host nor to a pod",
     },
     Fault {
+        name: "the pod has a wrong permanent neighbour for another pod",
+        at: At::Pod,
+        make: "ip neighbour replace 10.214.1.3 lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
+        undo: "ip neighbour del 10.214.1.3 dev eth0",
+        to: OTHER,
+        station: "out web frame:",
+        says: "02:00:00:00:00:99, which is no address of eth0",
+    },
+    Fault {
         name: "no host on the uplink has the address",
         at: At::Host,
         make: "nsenter --net=ROUTER ip address del 10.7.0.1/24 dev lan0; ip neighbour flush dev up0",

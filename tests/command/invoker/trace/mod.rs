@@ -5,6 +5,7 @@ mod doctor;
 mod faults;
 mod firewalld;
 mod healthy;
+mod hostile;
 mod inwards;
 mod killed;
 mod links;
