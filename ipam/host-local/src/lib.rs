@@ -138,7 +138,10 @@ impl Plugin for HostLocal {
         let is_living = |owner: &Holder| matches!(owner, Holder::Attachment(owner) if living.contains(owner));
         let (kept, stale): (Vec<_>, Vec<_>) = stale.into_iter().partition(|lease| is_living(&lease.owner));
         for lease in kept {
-            log::warn!("the lease of {} stays: its veth is there, with an alias of someone else", lease.ip);
+            log::warn!(
+                "the lease of {} stays: its veth is there, with an alias that names no attachment",
+                lease.ip
+            );
         }
         let stale: Vec<IpAddr> = stale.into_iter().map(|lease| lease.ip).collect();
         let number = stale.len();
@@ -177,11 +180,11 @@ impl Plugin for HostLocal {
 }
 
 /// Fails with code 103 unless the attachment has a lease, and one for every address of `prevResult` in the ranges of
-/// `config`.
+/// `config`. A lease that can't be read is no difference, so it is an error of its own.
 pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
     let attachment = call.attachment();
     let ours = in_ranges(call, config);
-    let mut own = Vec::new();
+    let (mut own, mut unread) = (Vec::new(), Vec::new());
     if let Some(dir) = Directory::open(&config.store)? {
         let has = |ip: &IpAddr| dir.owner(*ip).is_some_and(|owner| owner.is(&attachment));
         if !ours.is_empty() && ours.iter().all(has) {
@@ -189,15 +192,23 @@ pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
         }
         // All leases are read, because one in the old form names no interface, and an earlier range may have been
         // another.
-        own = dir.leases()?.addresses_of(&attachment);
+        let mut leases = dir.leases()?;
+        own = leases.addresses_of(&attachment);
+        unread = leases.hidden(|ip| ours.contains(&ip));
     }
     let missing = || {
         Error::check(format!("host-local: Failed to find address added by container {}", call.container_id))
     };
+    let unleased = ours.iter().find(|ip| !own.contains(ip));
+    if own.is_empty() || unleased.is_some() {
+        if let Some(err) = unread.into_iter().next() {
+            return Err(err.into());
+        }
+    }
     if own.is_empty() {
         return Err(missing().details(format!("no lease in {}", config.store.display())));
     }
-    match ours.iter().find(|ip| !own.contains(ip)) {
+    match unleased {
         None => Ok(()),
         Some(ip) => {
             Err(missing()

@@ -105,7 +105,11 @@ impl Plugin for Bandwidth {
             return Ok(());
         }
         let mut host = Netlink::open()?;
-        let veth = veth::host_end(call, &mut host, prev).map_err(|err| err.with_code(Code::CHECK_FAILED))?;
+        let veth = veth::host_end(call, &mut host, prev).map_err(|err| match err.code {
+            // The pod lacks a peer to limit. By any other code the peer was not found out.
+            Code::INVALID_CONFIG => err.with_code(Code::CHECK_FAILED),
+            _ => err,
+        })?;
         if let Some(limit) = config.ingress() {
             call.wants(
                 Place::Host,

@@ -316,7 +316,11 @@ fn adopt(call: &Call, netns: &NetNs, wanted: &DeviceSelector, records: &RecordSt
     };
     let loopback = seen.details.as_ref().is_some_and(|details| details.loopback);
     if !is_name || !is_wanted || loopback || find::link(&mut Netlink::open()?, wanted).is_ok() {
-        log::warn!("{} in {} isn't a device that was added; left alone", call.ifname, call.netns);
+        log::warn!(
+            "nothing shows that {} in {} is a device that was added; left alone",
+            call.ifname,
+            call.netns
+        );
         return Ok(());
     }
     // The Go plugin does not record whether the device was up.

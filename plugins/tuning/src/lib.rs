@@ -86,7 +86,7 @@ impl Plugin for Tuning {
         if let Some(bytes) = backup::read_what_is_left(&file)?
             && let Err(err) = restore(call, &bytes)
         {
-            log::warn!("{} in {} is not as it was: {err}", call.ifname, call.netns);
+            log::warn!("{} in {} could not be restored: {err}", call.ifname, call.netns);
         }
         backup::remove(&file, &call.config.name)
     }

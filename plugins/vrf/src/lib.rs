@@ -87,7 +87,11 @@ impl Plugin for Vrf {
         let netns = call.open_netns()?;
         let mut inside = Netlink::open_in(&netns)?;
         let place = format!("in {}", call.netns);
-        let vrf = domain::find_named_vrf(&mut inside, &config.name).map_err(|err| Error::check(err.msg))?;
+        let vrf = domain::find_named_vrf(&mut inside, &config.name).map_err(|err| match err.code {
+            // Another link has the name. By any other code the link could not be looked up.
+            Code::CONFLICT => Error::check(err.msg),
+            _ => err,
+        })?;
         let vrf = vrf.ok_or_else(|| Error::check(format!("VRF {} is missing {place}", config.name)))?;
         if !vrf.link.up {
             return Err(Error::check(format!("VRF {} is down", config.name)));

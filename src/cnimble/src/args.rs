@@ -72,11 +72,11 @@ Exit status:
   4  a plugin, the container runtime or the API server is missing, can't be run or reached,
      gave no proper answer, or lacks the version
   5  a file of the node, a socket or stdout can't be read or written, or only root may do it
-  6  doctor, tree --check, cri status, cri inspect or pod status has findings; or doctor has
+  6  doctor, tree --check or --cri, cri status, cri inspect or pod status has findings; or doctor has
      warnings; or node --once found a fault in the node's own network; or trace found what
      stops the packet
   7  doctor, gc --gone or gc --cri could not repair everything; or hand-over or network rm
-     left something
+     left something; or the record of a del stays
   8  trace cannot know whether the packet passes
   129, 130, 143
      stopped by SIGHUP, SIGINT or SIGTERM; an unfinished add was rolled back";

@@ -91,9 +91,7 @@ pub(super) async fn doctor(session: &Session, given: &args::doctor::Doctor) -> R
         stopped,
         ..
     } = diagnosis;
-    if given.leases.data_dir.is_empty() {
-        not_checked.extend(unknown_leases(session));
-    }
+    not_checked.extend(unusable_files(session));
     warnings.extend(store_faults(session).await);
     warnings.extend(stopped.into_iter().map(|of| format!("network {}: {}", of.network, of.text)));
     let lasting = finding::count_lasting(&findings);
@@ -128,13 +126,17 @@ async fn store_faults(session: &Session) -> Vec<String> {
     faults
 }
 
-/// Returns texts about the networks' files that can't be used. Nothing tells where their leases are.
-fn unknown_leases(session: &Session) -> Vec<String> {
+/// Returns texts about the networks' files that can't be used. Nothing tells where their leases are, or whether they need
+/// the cluster's store.
+fn unusable_files(session: &Session) -> Vec<String> {
     let problems = match session.conf.list() {
         Ok(listing) => listing.problems,
         Err(err) => vec![err],
     };
-    problems.iter().map(|problem| format!("leases of a network without a usable file: {problem}")).collect()
+    problems
+        .iter()
+        .map(|problem| format!("leases and the store of a network without a usable file: {problem}"))
+        .collect()
 }
 
 /// Creates the doctor. `given` are the lease directories to judge. If there are none, it takes the usual ones and those

@@ -29,6 +29,8 @@ pub(super) struct Existing {
     pub(super) attach: Attach,
     /// What the cache has of its ADD.
     pub(super) record: RecordState,
+    /// The record, if it can be read.
+    pub(super) entry: Option<Entry>,
     /// The network has a usable file.
     pub(super) has_file: bool,
 }
@@ -64,12 +66,12 @@ pub(super) fn find_attachment(
             return Err(unknown(session, &attach, &Unknown { name, record, what, verb, err }));
         }
     };
-    if let Some(entry) = entry {
-        refuse_other_namespace(&entry, arguments, &attach, what)?;
+    if let Some(entry) = &entry {
+        refuse_other_namespace(entry, arguments, &attach, what)?;
         recall(&mut attach, &arguments.attachment, entry);
     }
     let network = session.invoker.configuration_of(&given, &attach);
-    Ok(Existing { given, network, attach, record, has_file })
+    Ok(Existing { given, network, attach, record, entry, has_file })
 }
 
 /// Fails if the given namespace is another one than that of the recorded ADD. The plugins would look for the pod's
@@ -129,15 +131,15 @@ fn unknown(session: &Session, attach: &Attach, call: &Unknown<'_>) -> Report {
 }
 
 /// Sets the arguments that are not given to those of the recorded ADD.
-fn recall(attach: &mut Attach, given: &Attachment, entry: Entry) {
+fn recall(attach: &mut Attach, given: &Attachment, entry: &Entry) {
     if given.netns.is_none() {
         attach.netns = entry.namespace().unwrap_or_default().to_owned();
     }
     if given.args.is_none() {
-        attach.args = entry.args;
+        attach.args.clone_from(&entry.args);
     }
     if given.cap_args.is_none() {
-        attach.capability_args = entry.capability_args;
+        attach.capability_args.clone_from(&entry.capability_args);
     }
 }
 

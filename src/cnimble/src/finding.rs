@@ -102,6 +102,11 @@ impl Item {
         Some(format!("{kind} {what}: {doubt}"))
     }
 
+    /// Returns whether an option repairs the finding.
+    pub(super) fn is_repairable(&self) -> bool {
+        self.cure != Cure::Runtime
+    }
+
     /// Returns the finding and the error, or `None` if no repair of it failed.
     pub(super) fn failure(&self) -> Option<String> {
         Some(format!("{}: {}", self.brief.what, self.error.as_ref()?))
@@ -188,7 +193,7 @@ pub(super) fn found(items: &[Item]) -> Option<String> {
             parts.map(|(count, words)| format!("{words} {count}")).collect::<Vec<_>>().join(", ")
         }
     };
-    Some(format!("{} found, and nothing changed: {told}", host + pod + runtime))
+    Some(format!("{} found, and nothing repaired: {told}", host + pod + runtime))
 }
 
 /// Serializes findings in the form of `gc`.

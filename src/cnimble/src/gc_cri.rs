@@ -107,7 +107,14 @@ impl View for Cleaned {
         let last = match (self.findings.len(), self.asked) {
             (0, _) => "nothing found to clean up".to_owned(),
             (_, true) => format!("{} cleaned up", self.cleaned_up),
-            (found, false) => format!("{found} found, and nothing changed: --yes cleans up"),
+            (found, false) => {
+                let cleanable = self.findings.iter().filter(|item| item.is_repairable()).count();
+                let rest = match found - cleanable {
+                    0 => String::new(),
+                    rest => format!(", no option repairs {rest}"),
+                };
+                format!("{found} found, and nothing repaired: --yes cleans up {cleanable}{rest}")
+            }
         };
         let Cleaned { network, living, left_alone, .. } = self;
         findings.collect::<String>()

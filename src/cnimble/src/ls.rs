@@ -27,7 +27,7 @@ const WHAT: &str = "can't list the attachments";
 /// # Errors
 /// Fails if the given network is neither configured nor in use.
 pub(super) fn ls(session: &Session, given: &Ls) -> Result<(), Report> {
-    let notes = Notes { names: names(given.cri.as_deref())?, problems: Vec::new() };
+    let notes = Notes { names: names(given.cri.as_deref())?, ..Notes::default() };
     let tree = tree::read(session, &notes)?;
     if let Some(name) = &given.network
         && !tree.networks.iter().any(|network| network.name == *name)

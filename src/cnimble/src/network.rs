@@ -107,7 +107,8 @@ fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
         Ok(network) => return Ok(network),
         Err(err) => err,
     };
-    let entries = session.invoker.cache().list().unwrap_or_default();
+    let entries = session.invoker.cache().list();
+    let entries = entries.map_err(|err| Report::because(Exit::Files, "can't read the records", err))?;
     let mut of_network = entries.iter().filter(|entry| entry.network == *name && !given.from_file);
     match of_network.find_map(|entry| entry.network_list().ok()) {
         Some(recorded) => {
@@ -150,9 +151,8 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     if failed.peek().is_some() {
         let report = Report::new(Exit::Left, what).row("network", &network.name);
         let report = failed.fold(report, |report, why| report.row("why", why));
-        return Err(
-            report.hint("`cnimble doctor` names a remedy for each; what can be repaired may be repeated")
-        );
+        return Err(report
+            .hint(format!("`cnimble doctor{}` names a remedy for each of the node", session.directories)));
     }
     let (cleaned, left) = (count(&items, RepairOutcome::Repaired), count(&items, RepairOutcome::Left));
     let (name, living) = (&network.name, diagnosis.living);

@@ -141,7 +141,7 @@ pub(super) async fn named(session: &Session, names: impl IntoIterator<Item = &st
 #[derive(Serialize)]
 struct Consequence {
     what: String,
-    remedy: &'static str,
+    remedy: String,
 }
 
 /// The installed plugins and what follows from them.
@@ -160,7 +160,8 @@ impl PluginFiles {
             .filter_map(PluginFile::misnamed)
             .map(|what| Consequence {
                 what,
-                remedy: "install again, with --copies: a write into one of several hard links changes all",
+                remedy: "install again, with --copies: a write into one of several hard links changes all"
+                    .to_owned(),
             })
             .collect();
         let ours = files.iter().filter(|file| file.maker == Maker::Cnimble);
@@ -168,7 +169,7 @@ impl PluginFiles {
         if ours.len() > 1 {
             consequences.push(Consequence {
                 what: format!("plugins of several versions: {}", joined(&ours)),
-                remedy: "install one version in all directories of CNI_PATH",
+                remedy: "install one version in all directories of CNI_PATH".to_owned(),
             });
         }
         consequences.extend(not_handed_over(session, doctor, &files).await);
@@ -194,7 +195,7 @@ impl PluginFiles {
                 files.iter().filter_map(|file| Some(file.path.parent()?.to_string_lossy())).collect();
             let dirs = joined(&dirs);
             let names = if makes.len() == 1 {
-                format!("all {} that are there", names.len())
+                format!("all {} with a name of the reference set", names.len())
             } else {
                 names.join(", ")
             };
@@ -250,7 +251,7 @@ async fn not_handed_over(
     let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
     (!pods.is_empty()).then(|| Consequence {
         what: format!("DEL by the Go plugins may leave packet rules of living pods: {named}{more}"),
-        remedy: "cnimble hand-over --yes",
+        remedy: format!("cnimble hand-over --yes{}", session.directories),
     })
 }
 

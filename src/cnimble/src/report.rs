@@ -1,6 +1,6 @@
 //! Formats errors: what failed, where, why, and a hint.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write as _};
 
 use serde_json::{Map, Value};
 
@@ -120,13 +120,18 @@ impl Report {
             Error::NoResult { network, .. } => {
                 Report::new(Exit::Files, what).row("network", network).row("why", error.to_string())
             }
-            Error::Cache { cause, rollback, .. } => rollback.iter().fold(
-                Report::new(Exit::Files, what)
+            Error::Cache { cause, rollback, .. } => {
+                let mut report = Report::new(Exit::Files, what)
                     .row("file", cause.path.display().to_string())
-                    .row("why", cause.to_string())
-                    .hint("make the directory readable and writable"),
-                |report, failure| report.row("then", failure.to_string()),
-            ),
+                    .row("why", cause.to_string());
+                if matches!(
+                    cause.source.kind(),
+                    ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+                ) {
+                    report = report.hint("make the directory readable and writable");
+                }
+                rollback.iter().fold(report, |report, failure| report.row("then", failure.to_string()))
+            }
             _ => Report::because(Exit::Plugin, what, error),
         };
         report.error = Some(Box::new(error.to_spec()));
@@ -203,7 +208,7 @@ impl Report {
         };
         report.hint = match failures.note {
             Some(_) => Some(format!("`{del}`, and add it again")),
-            None => hint(&del, *verb, cause),
+            None => hint(&del, plugin, *verb, cause),
         };
         report
     }
@@ -286,8 +291,9 @@ fn names_permission(text: &str) -> bool {
 const FULL: &str = "`cnimble doctor` lists leases of removed pods, and --repair frees them";
 
 /// Returns the hint for a plugin's failure, or `None` if there is nothing to advise. `del` is the command that removes
-/// the attachment.
-fn hint(del: &str, verb: Verb, cause: &PluginError) -> Option<String> {
+/// the attachment. Codes from 100 on are a plugin's own, so only those of the reference set have a hint.
+fn hint(del: &str, plugin: &str, verb: Verb, cause: &PluginError) -> Option<String> {
+    let is_reference = cnimble_lint::page(plugin).is_some();
     let text = match cause {
         PluginError::Missing { .. } => {
             "install it, or name its directory with --cni-path or CNI_PATH; `cnimble plugins` lists what is there"
@@ -310,11 +316,11 @@ fn hint(del: &str, verb: Verb, cause: &PluginError) -> Option<String> {
         }
         PluginError::Refused { error, .. } => match error.code.0 {
             11 => "the plugin asks to try again later".to_owned(),
-            101 => FULL.to_owned(),
+            101 if is_reference => FULL.to_owned(),
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
-            103 => format!("`{del}`, and add it again"),
+            103 if is_reference => format!("`{del}`, and add it again"),
             // The Go plugin has no separate code for a full range. This match only chooses a hint.
-            _ if error.msg.contains("no IP addresses available") => FULL.to_owned(),
+            _ if verb == Verb::Add && error.msg.contains("no IP addresses available") => FULL.to_owned(),
             4 if verb == Verb::Del => "a repetition with the same arguments fails in the same way".to_owned(),
             1 | 2 | 6 | 7 if verb == Verb::Del => {
                 "a repetition fails in the same way; correct the network's file, and use --from-file".to_owned()

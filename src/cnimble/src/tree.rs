@@ -66,7 +66,7 @@ fn remove_others(
 
 fn unknown(what: &str, unnamed: Unnamed) -> Report {
     let nothing = format!(
-        "no usable file has a network {what}, and no record is of a pod, container or namespace {what}"
+        "no usable file has a network {what}, and no record that was read is of a pod, container or namespace {what}"
     );
     target::unnamed(WHAT, what, unnamed, &nothing)
         .hint("`cnimble network ls` lists the networks, `cnimble ls` the attachments")
@@ -102,7 +102,8 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
         problems.push((id, problem));
     }
     problems.extend(diagnosis.stopped.into_iter().map(|of| (of.container_id, of.text)));
-    Ok(Notes { names: diagnosis.pods, problems })
+    let not_checked = diagnosis.blind.into_iter().chain(diagnosis.unchecked).collect();
+    Ok(Notes { names: diagnosis.pods, problems, not_checked })
 }
 
 /// Returns the node's networks, with these notes about their pods.

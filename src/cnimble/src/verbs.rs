@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use serde_json::{Value, json};
 
 use cnimble_cni::{CniResult, Code, NetworkList, Version};
-use cnimble_runtime::{Attach, Error, Lookup, PluginError};
+use cnimble_runtime::{Attach, Entry, Error, Failure, Lookup, PluginError};
 
 use super::args::{self, Attachment};
 use super::existing::{Existing, RecordState, find_attachment, look_up_record, other_record};
@@ -91,7 +91,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     let attach = target::attach(&given.attachment)?;
     let what = format!("can't delete {} from network {}", attach.ifname, given.attachment.network);
     let from_file = given.from_file;
-    let Existing { given, network, attach, record, has_file } =
+    let Existing { given, network, attach, record, entry, has_file } =
         find_attachment(session, given, attach, &what, "del")?;
     let outcome = interruptible(session.invoker.del(&given, &attach)).await;
     if let Ok(Err(err @ Error::Plugins(failures))) = &outcome {
@@ -103,7 +103,7 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
     }
     finish(session, &what, outcome)?;
     if record != RecordState::Missing {
-        verify_record_is_gone(session, &network, &attach)?;
+        verify_record_is_gone(session, &network, &attach, entry.as_ref())?;
     }
     let Attach { ifname, container_id, netns, .. } = &attach;
     let name = &network.name;
@@ -112,7 +112,9 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
             "DEL of {ifname} of {container_id} ran by the file of {name}; what a plugin made that the file doesn't \
              name stays"
         ),
-        RecordState::Usable => format!("{ifname} of {container_id} is removed from {name}"),
+        RecordState::Usable => {
+            format!("DEL of {ifname} of {container_id} on {name} succeeded, by the record of its ADD")
+        }
         RecordState::Unusable(_) => format!(
             "the record of {ifname} of {container_id} on {name}, or the configuration in it, could not be used; DEL ran \
              by the network's file"
@@ -137,15 +139,30 @@ pub(super) async fn del(session: &Session, given: &args::Existing) -> Result<(),
 
 /// Fails if the cache still has the record of an attachment whose DEL has succeeded. The library only warns, because a
 /// runtime can do nothing about it. A record that stays is evidence of a living attachment, and the next ADD is not
-/// rolled back because of it.
-fn verify_record_is_gone(session: &Session, network: &NetworkList, attach: &Attach) -> Result<(), Report> {
+/// rolled back because of it. `deleted` is the record as it was read before DEL. Another one is of an ADD that has come
+/// since.
+fn verify_record_is_gone(
+    session: &Session,
+    network: &NetworkList,
+    attach: &Attach,
+    deleted: Option<&Entry>,
+) -> Result<(), Report> {
     let cache = session.invoker.cache();
     let key = attach.key(&network.name);
-    if matches!(cache.get(key), Ok(Lookup::Nothing)) {
-        return Ok(());
+    let succeeded = format!("DEL of {} in network {} succeeded", attach.ifname, network.name);
+    match cache.get(key) {
+        Ok(Lookup::Nothing) => return Ok(()),
+        Ok(Lookup::Entry(now)) if deleted.is_some_and(|entry| entry != &*now) => {
+            print_note("the attachment was added again meanwhile: there is a new record of it");
+            return Ok(());
+        }
+        Ok(_) => {}
+        Err(err) => {
+            let what = format!("{succeeded}, and whether its record is gone can't be read");
+            return Err(Report::because(Exit::Files, what, err));
+        }
     }
-    let what =
-        format!("DEL of {} in network {} succeeded, and its record stays", attach.ifname, network.name);
+    let what = format!("{succeeded}, and its record stays");
     Err(Report::new(Exit::Left, what)
         .row("file", cache.path(key).display().to_string())
         .hint("remove the file, or make its directory writable and repeat the command"))
@@ -160,11 +177,15 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
     let Existing { given, network, attach, record, .. } =
         find_attachment(session, given, attach, &what, "check")?;
     if attach.netns.is_empty() {
-        return Err(usage("no network namespace was given, and the cache doesn't know it"));
+        return Err(match record {
+            RecordState::Unusable(why) => Report::because(Exit::Files, what, why)
+                .hint("name the network namespace, or make the record readable"),
+            _ => usage("no network namespace was given, and the cache doesn't know it"),
+        });
     }
     let outcome = interruptible(session.invoker.check(&given, &attach)).await;
     match &outcome {
-        Ok(Err(err @ Error::Plugins(failures))) if is_difference(&failures.first.cause) => {
+        Ok(Err(err @ Error::Plugins(failures))) if is_difference(&failures.first) => {
             let what = if from_file {
                 format!("{} differs from the file of network {}", attach.ifname, network.name)
             } else {
@@ -175,7 +196,9 @@ pub(super) async fn check(session: &Session, given: &args::Existing) -> Result<(
         Ok(Err(err @ Error::NoResult { .. })) if record == RecordState::Missing => {
             let hint = match other_record(session, &network.name, &attach, true) {
                 Some(other) => other.suggest_command(session, "check"),
-                None => format!("`cnimble ls {}` lists what is attached", network.name),
+                None => {
+                    format!("`cnimble ls {}{}` lists what is attached", network.name, session.directories)
+                }
             };
             return Err(Report::from_error(session, &what, err).hint(hint));
         }
@@ -199,10 +222,12 @@ fn by_choice(session: &Session, from_file: bool) -> Session {
     session.with_invoker(if from_file { invoker.with_given_configuration() } else { invoker })
 }
 
-/// Whether the plugin says that the attachment differs from the result of ADD. By other codes a plugin of another
-/// maker may mean the same, or that it could not look.
-fn is_difference(cause: &PluginError) -> bool {
-    matches!(cause, PluginError::Refused { error, .. } if error.code == Code::CHECK_FAILED)
+/// Returns whether the plugin says that the attachment differs from the result of ADD. Codes from 100 on are a plugin's
+/// own, so only a plugin of the reference set is known to mean that. By other codes the Go plugins mean the same, or that
+/// they could not look.
+fn is_difference(failure: &Failure) -> bool {
+    cnimble_lint::page(&failure.plugin).is_some()
+        && matches!(&failure.cause, PluginError::Refused { error, .. } if error.code == Code::CHECK_FAILED)
 }
 
 /// Returns whether there is surely no such file. It returns false if that can't be determined.

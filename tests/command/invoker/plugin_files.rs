@@ -76,7 +76,7 @@ fn doctor_tells_of_pods_whose_rules_a_copied_go_plugin_leaves() {
     assert_eq!(files, ["cnimble bridge", "cnimble host-local", "go portmap"]);
     assert_eq!(follows.len(), 1, "{follows:?}");
     assert!(
-        follows[0].contains("container web") && follows[0].ends_with(": cnimble hand-over --yes"),
+        follows[0].contains("container web") && follows[0].contains(": cnimble hand-over --yes --cache-dir "),
         "{follows:?}"
     );
 

@@ -130,7 +130,7 @@ fn what_is_gone_is_said() {
     // Without the cache the remaining rules have no pod.
     fs::remove_dir_all(node.cache()).unwrap();
     let drawn = tree(&node, &[]);
-    assert!(drawn.contains("\nrules of no pod on record\n"), "{drawn}");
+    assert!(drawn.contains("\nrules of no pod on a record that was read\n"), "{drawn}");
     assert!(drawn.contains("net: net, if: eth0, id: c)"), "{drawn}");
 }
 

@@ -20,18 +20,28 @@ use super::{Error, IfPresent as _, Result};
 /// The namespace of the calling thread, not of the process's first one.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// The errors of a path without a namespace. The files in /proc of an ended process give ESRCH and EACCES.
-const GONE: [Errno; 7] = [
-    Errno::ENOENT,
-    Errno::ENOTDIR,
-    Errno::EINVAL,
-    Errno::ESRCH,
-    Errno::EACCES,
-    Errno::ELOOP,
-    Errno::ENAMETOOLONG,
-];
+/// The errors of a path without a namespace. The files in /proc of an ended process give ESRCH, and EACCES: see
+/// [`has_ended`].
+const GONE: [Errno; 6] =
+    [Errno::ENOENT, Errno::ENOTDIR, Errno::EINVAL, Errno::ESRCH, Errno::ELOOP, Errno::ENAMETOOLONG];
 
 const NOT_ONE: &str = "it is no network namespace";
+
+/// Returns whether a path is in the /proc directory of a process that has ended (proc_pid_stat(5)): its directory is gone,
+/// or it waits to be reaped.
+fn has_ended(path: &Path) -> bool {
+    let Ok(rest) = path.strip_prefix("/proc") else { return false };
+    let Some(process) =
+        rest.iter().next().filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+    else {
+        return false;
+    };
+    match fs::read_to_string(Path::new("/proc").join(process).join("stat")) {
+        // The state follows the name, which is in parentheses and can contain some.
+        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(err) => err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(Errno::ESRCH as i32),
+    }
+}
 
 /// Device and inode of a namespace (namespaces(7)).
 pub type Identity = (u64, u64);
@@ -154,10 +164,14 @@ impl NetNs {
     /// Returns the namespace at `path`, or `None` if nothing is there, or something else.
     ///
     /// # Errors
-    /// Fails if it is unknown what is there (EMFILE, ENOMEM, EIO). A caller that took such a failure for a missing
-    /// namespace would leave, or remove, the objects of a living one.
+    /// Fails if it is unknown what is there (EMFILE, ENOMEM, EIO, and EACCES unless the process of a path in /proc has
+    /// ended). A caller that took such a failure for a missing namespace would leave, or remove, the objects of a living
+    /// one.
     pub fn find(path: &Path) -> Result<Option<Self>> {
-        NetNs::open(path).map(Some).default_for(&GONE)
+        match NetNs::open(path) {
+            Err(err) if err.is(Errno::EACCES) && has_ended(path) => Ok(None),
+            opened => opened.map(Some).default_for(&GONE),
+        }
     }
 
     /// Does what [`find`](Self::find) does, and returns `None` also if it is this namespace.

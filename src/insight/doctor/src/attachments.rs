@@ -14,7 +14,7 @@ use cnimble_liveness::node::Node;
 use cnimble_os::files::begun;
 use cnimble_plugin::{Aim, Examination, Examined, Fault, Item, Place};
 use cnimble_rules::objects::bridge;
-use cnimble_runtime::{Attach, Entry, PluginError};
+use cnimble_runtime::{Attach, Cache, Entry, Lookup, PluginError};
 
 use super::item_repair::ItemRepair;
 use super::outcome::Reach;
@@ -55,12 +55,26 @@ pub(super) async fn compare<'k>(
     let mut findings = Vec::new();
     let mut unchecked: BTreeMap<String, usize> = BTreeMap::new();
     for known in entries.into_iter().filter(|known| lives(known)) {
-        let skipped = of_attachment(doctor, known, reach, &mut findings).await;
+        let (before, skipped) = (findings.len(), of_attachment(doctor, known, reach, &mut findings).await);
+        if findings.len() > before && !is_as_recorded(known) {
+            // A DEL or an ADD has come between, so the differences are its work, and no faults.
+            findings.truncate(before);
+            if begun::is_noted(&known.owner().tag()) {
+                findings.push(leaving(doctor, known));
+            }
+        }
         for why in skipped {
             *unchecked.entry(format!("network {}: {why}", known.entry.network)).or_default() += 1;
         }
     }
     Compared { findings, unchecked: counted(unchecked) }
+}
+
+/// Returns whether the record of an attachment is still the one that was read, and no note says that its DEL has begun.
+/// Then what was seen of it meanwhile was seen between an ADD and a DEL.
+pub(super) fn is_as_recorded(known: &JudgedEntry) -> bool {
+    let now = Cache::new(&known.cache).get(known.entry.key()).ok().and_then(Lookup::entry);
+    now.as_ref() == Some(&known.entry) && !begun::is_noted(&known.owner().tag())
 }
 
 /// Returns each reason with the number of attachments that it is about.

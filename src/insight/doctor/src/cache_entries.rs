@@ -12,7 +12,7 @@ use cnimble_runtime::{Cache, Entry, Invoker};
 use super::{Doctor, Finding, FindingKind, Repair, Subject, orphaned};
 
 /// The remedy for an entry whose configuration is missing or can't be used.
-const UNUSABLE: &str = "its configuration can't be used: remove it by `cnimble del … --from-file`";
+const UNUSABLE: &str = "its configuration can't be used: remove it by `cnimble del … --from-file`, or rename it if no file has the network";
 
 /// The repair of a cache entry or file.
 #[derive(Debug, Clone)]

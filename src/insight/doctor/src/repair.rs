@@ -13,6 +13,7 @@ use cnimble_liveness::Sight;
 use cnimble_netlink::nft::Nft;
 use cnimble_runtime::Invoker;
 
+use super::attachments::Compared;
 use super::item_repair::Repaired;
 use super::outcome::{Reach, Repair};
 use super::{Doctor, Finding, FindingKind, FindingRepair, runtime, stale_rules};
@@ -76,15 +77,20 @@ impl Doctor<'_> {
         let sight = Sight::look(&self.evidence)?;
         let mut left = self.orphans(&sight)?;
         left.extend(stale_rules::idle(&mut Nft::new())?);
-        left.extend(runtime::compare_once(self, &sight.node)?.findings);
+        let Compared { findings: of_sandboxes, unchecked } = runtime::compare_once(self, &sight.node)?;
+        left.extend(of_sandboxes);
         for (finding, outcome) in findings.iter().zip(outcomes.iter_mut()) {
             let is_left = left.iter().any(|again| again.is_again(finding));
             match outcome {
                 Repair::Done if is_left => {
-                    let why = "it was removed, and a second look has found it again".to_owned();
+                    let why = "it is there after the repair: the log tells why, or another program has made it again"
+                        .to_owned();
                     *outcome = Repair::Failed(Error::new(Code::TRY_AGAIN_LATER, why));
                 }
-                Repair::Failed(_) if finding.kind.is_of_sandbox() && !is_left => *outcome = Repair::Gone,
+                // Of a sandbox that could not be looked into again nothing is known.
+                Repair::Failed(_) if finding.kind.is_of_sandbox() && !is_left && unchecked.is_empty() => {
+                    *outcome = Repair::Gone;
+                }
                 Repair::Doubt { .. } if finding.is_of_object() && !is_left => *outcome = Repair::Gone,
                 _ => {}
             }
@@ -172,9 +178,11 @@ fn count_side_effects(findings: &[Finding], outcomes: &mut [Repair]) {
 
 /// Returns whether the repair of `other` can have removed or mended what `finding` is about. A DEL of a cache entry
 /// removes the lease of the same container, too. Pods of one network share its bridge and its packet rules. What names
-/// no container can go with anything, such as a set with its last element.
+/// no container is a rule or a set, which can go with the last element of any pod.
 fn can_go_with(finding: &Finding, other: &Finding) -> bool {
-    let Some(id) = &finding.subject.container_id else { return true };
+    let Some(id) = &finding.subject.container_id else {
+        return matches!(finding.kind, FindingKind::Rules | FindingKind::EmptyRules);
+    };
     let shares_objects = matches!(finding.kind, FindingKind::HostState | FindingKind::MissingRules)
         && finding.kind == other.kind
         && finding.subject.network == other.subject.network;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cnimble_cni::{Attachment, Error};
 use cnimble_leases::config;
+use cnimble_leases::holder::Holder;
 use cnimble_liveness::cache_entries::JudgedEntry;
 use cnimble_liveness::leases::{JudgedLease, Network};
 use cnimble_liveness::node::Node;
@@ -55,6 +56,11 @@ pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node) -> Result<Compared
     tokio::time::sleep(PAUSE).await;
     let second = compare_once(doctor, &Node::look(&doctor.evidence)?)?;
     first.findings.retain(|finding| second.findings.iter().any(|again| again.is_again(finding)));
+    for why in second.unchecked {
+        if !first.unchecked.contains(&why) {
+            first.unchecked.push(why);
+        }
+    }
     Ok(first)
 }
 
@@ -87,7 +93,15 @@ impl SandboxExamination<'_> {
         }
         let caches = self.caches();
         let of_runtime = self.node.entries.iter().filter(|known| caches.contains(known.cache.as_path()));
-        compared.findings.extend(of_runtime.filter_map(|known| self.gone(known)));
+        for known in of_runtime {
+            match self.gone(known) {
+                Ok(found) => compared.findings.extend(found),
+                Err(err) => compared.unchecked.push(format!(
+                    "whether {} of {} still has its namespace: {err}",
+                    known.entry.ifname, known.entry.container_id
+                )),
+            }
+        }
         Ok(compared)
     }
 
@@ -130,7 +144,10 @@ impl SandboxExamination<'_> {
             }
             Err(err) => return compared.unchecked.push(format!("pod {}: {err}", sandbox.pod)),
         }
-        if entries.is_empty() {
+        if entries.is_empty() && !self.node.blind.is_empty() {
+            let why = "no result cache that was read has its ADD, and some records could not be read";
+            compared.unchecked.push(format!("pod {}: {why}", sandbox.pod));
+        } else if entries.is_empty() {
             let why = "the sandbox is Ready, and no result cache that was read has its ADD: its DEL may have no \
                        result to go by";
             let remedy =
@@ -139,8 +156,11 @@ impl SandboxExamination<'_> {
             compared.findings.push(found);
         }
         for known in entries.iter().filter(|known| is_of_leases(known)) {
-            let unleased: Vec<IpAddr> =
-                known.addrs().into_iter().filter(|ip| !self.is_leased(known, *ip)).collect();
+            let mut unleased = known.addrs();
+            unleased.retain(|ip| !self.is_leased(known, *ip));
+            for ip in unleased.extract_if(.., |ip| self.has_unread_lease(*ip)) {
+                compared.unchecked.push(format!("pod {}: the lease file of {ip} can't be read", sandbox.pod));
+            }
             if !unleased.is_empty() {
                 let why = format!(
                     "the sandbox is Ready, and without a lease: {}; another pod may get it",
@@ -159,6 +179,11 @@ impl SandboxExamination<'_> {
         leases.any(|(_, lease)| lease.held.as_ref().is_some_and(|(held, _)| *held == ip))
     }
 
+    /// Returns whether a lease file of this address can't be read. It may be anybody's.
+    fn has_unread_lease(&self, ip: IpAddr) -> bool {
+        self.node.leases.all().any(|(_, lease)| lease.held == Some((ip, Holder::Unknown)))
+    }
+
     /// Returns the finding about a sandbox that is not ready and has leases.
     fn unready(&self, sandbox: &Sandbox) -> Option<Finding> {
         let held: Vec<IpAddr> =
@@ -169,18 +194,21 @@ impl SandboxExamination<'_> {
         (!held.is_empty()).then(|| finding(FindingKind::SandboxLease, sandbox, &entries, why, remedy))
     }
 
-    /// Returns the finding about a namespace that exists although the runtime has no sandbox for it. An entry within
-    /// the grace period is left out.
-    fn gone(&self, known: &JudgedEntry) -> Option<Finding> {
-        let pod = pod_of(known)?;
+    /// Returns the finding about an entry whose namespace exists although the runtime has no sandbox for it. An entry
+    /// within the grace period is left out.
+    ///
+    /// # Errors
+    /// Fails if the kernel can't tell whether the namespace exists.
+    fn gone(&self, known: &JudgedEntry) -> Result<Option<Finding>, Error> {
+        let Some(pod) = pod_of(known) else { return Ok(None) };
         let id = &known.entry.container_id;
-        if known.entry.ifname == "lo" || self.node.is_listed(id, true) || !known.has_namespace() {
-            return None;
+        if known.entry.ifname == "lo" || self.node.is_listed(id, true) {
+            return Ok(None);
         }
         // A runtime lists a sandbox only after its ADD, so a young entry proves nothing.
         let path = Cache::new(&known.cache).path(known.entry.key());
-        if young(&path, self.doctor.evidence.grace).is_some() {
-            return None;
+        if young(&path, self.doctor.evidence.grace).is_some() || known.namespace()?.is_none() {
+            return Ok(None);
         }
         let sandbox = Sandbox { id: id.clone(), pod, ready: false };
         let why = "the runtime lists no such sandbox, and its namespace is there".to_owned();
@@ -188,7 +216,7 @@ impl SandboxExamination<'_> {
         let mut finding = finding(FindingKind::SandboxGone, &sandbox, &[known], why, remedy);
         finding.doubt =
             Some(format!("something may use it; if not, `{}` detaches it", del_command(self.doctor, known)));
-        Some(finding)
+        Ok(Some(finding))
     }
 }
 
@@ -221,27 +249,29 @@ fn compare_addresses(
     Ok(Some(finding(FindingKind::SandboxAddress, sandbox, entries, why, REPLACE)))
 }
 
-/// Returns the addresses of these interfaces, without IPv6 link-local ones. The inner error is a text about what is
-/// missing.
+/// Returns the addresses of all interfaces, without those of loopback and IPv6 link-local ones. The inner error is a text about the
+/// first of `names` that is missing. The runtime's address can be on an interface whose record could not be read.
 ///
 /// # Errors
 /// Fails if the kernel can't be asked.
 fn look_inside(netns: &Path, names: &[&str]) -> Result<Result<Vec<IpAddr>, String>, Error> {
     let mut inside = match NetNs::open(netns).and_then(|netns| Netlink::open_bounded(&netns)) {
         Err(err) if err.is_missing() => {
-            return Ok(Err(format!("the sandbox is Ready, and its namespace {} is gone", netns.display())));
+            return Ok(Err(format!(
+                "the sandbox is Ready, and its namespace {} is not there",
+                netns.display()
+            )));
         }
         opened => opened?,
     };
-    let mut addrs = Vec::new();
     for name in names {
-        match inside.find_link(name)? {
-            Some(link) => addrs.extend(inside.addrs(link.index)?),
-            None => return Ok(Err(format!("the sandbox is Ready and has no {name}"))),
+        if inside.find_link(name)?.is_none() {
+            return Ok(Err(format!("the sandbox is Ready and has no {name}")));
         }
     }
-    let ips = addrs.into_iter().map(|addr| addr.net.ip());
-    Ok(Ok(ips.filter(|ip| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect()))
+    let mut ips: Vec<IpAddr> = inside.all_addrs()?.into_iter().map(|addr| addr.net.ip()).collect();
+    ips.retain(|ip| !ip.is_loopback() && !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()));
+    Ok(Ok(ips))
 }
 
 /// Returns the command that deletes the attachment of an entry. It names the directories that are not the usual ones,

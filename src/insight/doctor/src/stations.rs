@@ -13,6 +13,7 @@ use cnimble_rules::objects::configured;
 use cnimble_runtime::Entry;
 use cnimble_trace::{Flow, Outcome, Protocol, Sender, Way};
 
+use super::attachments::is_as_recorded;
 use super::{Finding, FindingKind};
 
 /// A pod whose packets are stopped on the node. The other pods of its network have the same way.
@@ -50,6 +51,12 @@ pub(super) fn follow_packets(node: &Node, findings: &[Finding], unchecked: &mut 
         for to in receivers(&pod) {
             match stop(&pod, to, &records) {
                 Ok(None) => {}
+                // A pod that is being deleted loses its routes and its address, too.
+                Ok(Some(_))
+                    if !node.entries.iter().any(|known| known.entry == *entry && is_as_recorded(known)) =>
+                {
+                    break;
+                }
                 Ok(Some(text)) => {
                     let (network, container_id) = (entry.network.clone(), entry.container_id.clone());
                     stopped.push(Stopped { network, container_id, text });
@@ -89,8 +96,8 @@ fn stop(pod: &NamedPod, to: IpAddr, records: &Records<'_>) -> Result<Option<Stri
     let Some(station) = last else { return Ok(None) };
     let remedy = station.remedy.as_deref().map(|remedy| format!(" (try {remedy})")).unwrap_or_default();
     let who = match station.way {
-        Way::Out => format!("nothing from {} reaches {to}", pod.name),
-        Way::Back => format!("no answer from {to} reaches {}", pod.name),
+        Way::Out => format!("no echo request from {} reaches {to}", pod.name),
+        Way::Back => format!("no echo reply from {to} reaches {}", pod.name),
     };
     Ok(Some(format!("{who}: {}: {}{remedy}", station.name, station.text)))
 }

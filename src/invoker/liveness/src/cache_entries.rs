@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Owner, json};
+use cnimble_netlink::NetNs;
 use cnimble_runtime::{Cache, CacheError, Entry};
 use serde_json::Value;
 
@@ -51,10 +52,18 @@ impl JudgedEntry {
         self.entry.network_list().map(|list| data_dirs(&list)).unwrap_or_default()
     }
 
-    /// Returns false if the entry names no namespace, or one that does not exist or is the caller's own. If the kernel
-    /// can't tell, this returns true.
+    /// Returns the entry's namespace. Returns `None` if the entry names none, or one that does not exist or is the
+    /// caller's own.
+    ///
+    /// # Errors
+    /// Fails if the kernel can't tell.
+    pub fn namespace(&self) -> Result<Option<NetNs>, Error> {
+        Ok(self.entry.namespace().map(namespaces::namespace).transpose()?.flatten())
+    }
+
+    /// Returns whether [`JudgedEntry::namespace`] finds one. If the kernel can't tell, this returns true.
     pub fn has_namespace(&self) -> bool {
-        self.entry.namespace().is_some_and(|path| !matches!(namespaces::namespace(path), Ok(None)))
+        !matches!(self.namespace(), Ok(None))
     }
 }
 

@@ -157,7 +157,7 @@ fn entry(known: &JudgedEntry, node: &Node, host: &mut Netlink) -> Verdict {
     }
     match path {
         Some(path) => {
-            node.by_addresses(&known.addrs(), format!("{path} leads to no namespace of a pod any more"))
+            node.by_addresses(&known.addrs(), format!("{path} leads here to no namespace of a pod"))
         }
         None => Verdict::Doubt("it doesn't tell its namespace".to_owned()),
     }
@@ -214,7 +214,7 @@ fn by_holder(node: &Node, network: &Network, ip: IpAddr, holder: &Holder, before
         ),
         None => {
             let gone = "its address is in no network namespace that can be seen from here, and neither a record nor a \
-                        link shows that its owner lives";
+                        link that was read shows that its owner lives";
             node.unless_blind(match node.sandboxes {
                 Some(_) => format!("the runtime lists no such sandbox: {gone}"),
                 None => gone.to_owned(),

@@ -78,8 +78,14 @@ impl NamespaceSearch {
         }
         match self.enter(path) {
             Ok(opened) => {
-                self.failed.remove(&id);
-                self.done.extend([id, opened]);
+                // A key of this form is that of a namespace. The path may lead to another one by now: a thread has
+                // changed its namespace, or a mount its place. Then the one of the key was not read.
+                let is_moved = id.to_string_lossy().starts_with("net:[") && id != opened;
+                if !is_moved {
+                    self.failed.remove(&id);
+                    self.done.insert(id);
+                }
+                self.done.insert(opened);
             }
             // The process or the mount has just gone. The namespace may have another path, which is visited, too.
             Err(err) if matches!(err.errno, Errno::ENOENT | Errno::ESRCH) => {}
@@ -223,6 +229,15 @@ mod tests {
             assert_eq!(walk.failed.len(), blind, "{:?}", walk.failed);
             assert!(walk.done.is_empty());
         }
+    }
+
+    /// A thread of a runtime is in a pod's namespace for a moment. Its link can lead elsewhere when it is opened.
+    #[test]
+    fn a_namespace_that_a_path_has_left_is_not_taken_for_read() {
+        let mut walk = NamespaceSearch::default();
+        let own = fs::read_link("/proc/thread-self/ns/net").unwrap();
+        walk.visit("net:[1]".into(), Path::new("/proc/thread-self/ns/net"), || true);
+        assert_eq!(walk.done, BTreeSet::from([own]));
     }
 
     /// Without descriptors or memory for a look, nothing of a process is known.

@@ -65,45 +65,59 @@ fn takes_packets_of_another(node: &Node, trace: &Trace) -> Result<Option<Verdict
     }
     let why = format!(
         "it takes the packets for port {port} from container {container}, and leads them to {address}, which no \
-         interface has"
+         interface that was read has"
     );
     Ok(match answers(address)? {
-        Some(true) => None,
-        Some(false) => Some(node.unless_blind(format!("{why}, and nothing answers there"))),
-        None => Some(Verdict::Doubt(format!("{why}; whether something answers there can't be asked"))),
+        Answer::Seen => None,
+        Answer::Silence => Some(node.unless_blind(format!("{why}, and nothing answers there"))),
+        Answer::NoWay => Some(node.unless_blind(format!("{why}, and no link with a carrier leads there"))),
+        Answer::Unasked => {
+            Some(Verdict::Doubt(format!("{why}; whether something answers there can't be asked")))
+        }
     })
 }
 
+/// What is known of a neighbour with an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Seen,
+    /// Nothing has answered in time.
+    Silence,
+    /// No route, or no link with a carrier, leads to the address, so no neighbour can answer.
+    NoWay,
+    /// It can't be asked: on a link without a MAC, or because of an IPv6 entry that was written by hand.
+    Unasked,
+}
+
 /// Asks whether a neighbour of this host has the address: by ARP for IPv4, and by the kernel's neighbor solicitations
-/// for IPv6. Returns `Some(false)` if no route or no link with a carrier leads there. Returns `None` if it can't be
-/// asked: on a link without a MAC, or because of an IPv6 entry that was written by hand.
-fn answers(address: IpAddr) -> Result<Option<bool>, Error> {
+/// for IPv6.
+fn answers(address: IpAddr) -> Result<Answer, Error> {
     let mut host = Netlink::open()?;
-    // Without a route, or on a link without a carrier, no neighbour can answer.
-    let Some(index) = host.link_towards(address)? else { return Ok(Some(false)) };
+    let Some(index) = host.link_towards(address)? else { return Ok(Answer::NoWay) };
     let link = host.link_at(index)?;
     if !link.carrier {
-        return Ok(Some(false));
+        return Ok(Answer::NoWay);
     }
-    let Some(mac) = link.mac else { return Ok(None) };
+    let Some(mac) = link.mac else { return Ok(Answer::Unasked) };
     match address {
         IpAddr::V4(address) => match Asking::open(index, mac, vec![address])?.probe_with(&PAUSES) {
-            Ok(()) => Ok(Some(false)),
-            Err(err) if err.is(Errno::EADDRINUSE) => Ok(Some(true)),
+            Ok(()) => Ok(Answer::Silence),
+            Err(err) if err.is(Errno::EADDRINUSE) => Ok(Answer::Seen),
             Err(err) => Err(err.into()),
         },
         IpAddr::V6(_) => answers_solicitations(&mut host, &link, address),
     }
 }
 
-/// Whether something on the link answers the kernel's neighbor solicitations for an IPv6 address. `None` if an entry
-/// that was written by hand keeps the kernel from asking.
+/// Asks whether something on the link answers the kernel's neighbor solicitations for an IPv6 address. An entry that was
+/// written by hand keeps the kernel from asking.
 ///
-/// An entry that is there may name a machine that had the address before, so it goes first.
-fn answers_solicitations(host: &mut Netlink, link: &Link, address: IpAddr) -> Result<Option<bool>, Error> {
+/// An entry that is there may name a machine that had the address before, so it goes first. That is a change of the
+/// kernel's neighbour cache, which the kernel makes good with the next packet.
+fn answers_solicitations(host: &mut Netlink, link: &Link, address: IpAddr) -> Result<Answer, Error> {
     if let Some(entry) = host.neighbour_entry(link.index, address)? {
         if entry.is_permanent() {
-            return Ok(None);
+            return Ok(Answer::Unasked);
         }
         // The kernel may have removed it meanwhile.
         host.execute(neigh::del(link.index, &link.name, address)).if_present()?;
@@ -112,12 +126,12 @@ fn answers_solicitations(host: &mut Netlink, link: &Link, address: IpAddr) -> Re
     let end = Instant::now() + SOLICITATIONS;
     while Instant::now() < end {
         match host.neighbour_entry(link.index, address)? {
-            Some(entry) if entry.is_known() => return Ok(Some(true)),
-            Some(entry) if entry.is_failed() => return Ok(Some(false)),
+            Some(entry) if entry.is_known() => return Ok(Answer::Seen),
+            Some(entry) if entry.is_failed() => return Ok(Answer::Silence),
             _ => sleep(PAUSE),
         }
     }
-    Ok(Some(false))
+    Ok(Answer::Silence)
 }
 
 /// Judges a packet rule by its comment, container, link or address, whichever it names.

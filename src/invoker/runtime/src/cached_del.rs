@@ -37,6 +37,9 @@ impl Invoker {
         let network = self.network_of(entry)?;
         let attach = Attach::from_entry(entry);
         let _together = self.together(&network.name, &attach).await?;
+        if self.cache.get(entry.key())?.entry().as_ref() != Some(entry) {
+            return Ok(false);
+        }
         outcome(self.del_chain(&network, &network.plugins, &attach, None).await)?;
         self.cache.remove(entry.key())?;
         Ok(true)

@@ -12,16 +12,24 @@ use super::error::PluginError;
 ///
 /// # Errors
 /// Fails with [`PluginError::BadName`] for a name with `/`, which would leave the directories that the administrator
-/// chose (CVE-2021-20206). Fails with [`PluginError::Missing`] if no directory has it.
+/// chose (CVE-2021-20206). Fails with [`PluginError::Missing`] if no directory has it. The path of a file that can't be
+/// looked at is returned if no other directory has one.
 pub fn find_plugin(name: &str, path: &[PathBuf]) -> Result<PathBuf, PluginError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(PluginError::BadName { name: name.to_owned() });
     }
-    path.iter()
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
-        .ok_or_else(|| PluginError::Missing { name: name.to_owned(), dirs: path.to_vec() })
+    let dirs = path.iter().filter(|dir| !dir.as_os_str().is_empty());
+    let files: Vec<PathBuf> = dirs.map(|dir| dir.join(name)).collect();
+    if let Some(file) = files.iter().find(|file| file.is_file()) {
+        return Ok(file.clone());
+    }
+    // A file that can't be looked at may be there. The start fails then, and says why.
+    let is_hidden = |file: &&PathBuf| {
+        let seen = std::fs::metadata(file);
+        seen.is_err_and(|err| !matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+    };
+    let missing = || PluginError::Missing { name: name.to_owned(), dirs: path.to_vec() };
+    files.iter().find(is_hidden).cloned().ok_or_else(missing)
 }
 
 /// Returns every executable file in CNI_PATH by name. Of several with one name the first counts. Unreadable directories

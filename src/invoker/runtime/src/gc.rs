@@ -19,7 +19,8 @@ impl Invoker {
     /// must include the attachments of their running ADDs.
     ///
     /// # Errors
-    /// Fails with the failures of all plugins together, for a locked network, and if the cache can't be listed.
+    /// Fails with the failures of all plugins together, for a locked network, and if the cache can't be listed. Fails
+    /// after the work if a record of the network can't be read: its attachment got no DEL.
     pub async fn gc(&self, network: &NetworkList, valid: Option<&[Attachment]>) -> Result<(), Error> {
         if network.disable_gc {
             return Ok(());
@@ -37,8 +38,13 @@ impl Invoker {
         if network.disable_gc {
             return Ok(());
         }
-        let mut entries = self.cache.list()?;
+        let (mut entries, mut unread) = self.cache.list_with_unread()?;
         entries.retain(|entry| entry.network == network.name);
+        // The file's name begins with that of the network, so a record of another network can be told.
+        let prefix = format!("{}-", network.name);
+        unread.retain(|err| {
+            err.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
+        });
         // This comes before the DELs, which remove the records.
         let recorded = self.recorded_plugins(network, &entries);
         let mut failures = self.del_stale(network, &entries, valid).await?;
@@ -52,7 +58,11 @@ impl Invoker {
             // The list is under the specification's key, and under the one that plugins knew before.
             failures.extend(this.call(Verb::Gc, network, plugin, None, Injection::gc(valid)).await.err());
         }
-        outcome(failures)
+        outcome(failures)?;
+        match unread.into_iter().next() {
+            Some(cause) => Err(Error::Cache { cause, rollback: Vec::new() }),
+            None => Ok(()),
+        }
     }
 
     /// Runs DEL of the attachments of `entries` that aren't in `valid`, and returns the failures. Without a list it
@@ -96,12 +106,12 @@ impl Invoker {
         match changed.as_slice() {
             [] => {}
             [difference] => log::warn!(
-                "network {} has changed since the ADD of an attachment: {difference}; DEL goes by its record",
+                "network {} is not configured as at the ADD of an attachment: {difference}; DEL goes by its record",
                 network.name
             ),
             [first, ..] => log::warn!(
-                "network {} has changed since the ADDs of {} attachments, for one of them: {first}; DEL goes by their \
-                 records",
+                "network {} is not configured as at the ADDs of {} attachments, for one of them: {first}; DEL goes by \
+                 their records",
                 network.name,
                 changed.len()
             ),

@@ -57,7 +57,7 @@ impl Recorded<'_> {
         }
         if let Some(difference) = &self.difference {
             log::warn!(
-                "network {} has changed since the ADD of {} of {}: {difference}; {verb} goes by the record of that ADD",
+                "network {} is not configured as at the ADD of {} of {}: {difference}; {verb} goes by the record of that ADD",
                 self.network.name,
                 attach.ifname,
                 attach.container_id

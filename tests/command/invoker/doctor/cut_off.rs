@@ -76,7 +76,7 @@ fn a_pod_without_its_interface_is_a_fault_that_only_its_runtime_repairs() {
     assert_eq!(told.status, 6, "{}", told.describe());
     for part in [
         "  remedy  delete the pod and make it anew\n",
-        "1 found, and nothing changed: --repair can't repair that\n",
+        "1 found, and nothing repaired: --repair can't repair that\n",
     ] {
         assert!(told.text().contains(part), "{part}: {}", told.describe());
     }
@@ -94,7 +94,7 @@ fn a_pod_without_its_interface_is_a_fault_that_only_its_runtime_repairs() {
     node.host.ip(&format!("link set {} nomaster", links[0]));
     second.ip("link set lo up");
     let told = text(&node, &[]);
-    let last = "3 found, and nothing changed: --repair repairs 2, no option repairs 1\n";
+    let last = "3 found, and nothing repaired: --repair repairs 2, no option repairs 1\n";
     assert!(told.status == 6 && told.text().ends_with(last), "{}", told.describe());
     node.cnimble(plugin_dir(), &["del", "doc", pod.path(), "--container-id", "one"]).run().success();
     let repaired = text(&node, &["--repair"]).success();
@@ -197,7 +197,7 @@ fn the_port_goes_to_the_second_pod(go: &std::path::Path, subnet: &str, port: &st
     assert_eq!(kinds(&found), ["pod-state found one", "rules found one"], "{found:#?}");
     let why = found.iter().find(|of| of["kind"] == "rules").unwrap()["why"].as_str().unwrap();
     let expected = format!(
-        "it takes the packets for port 8001/tcp from container two, and leads them to {}, which no interface has, \
+        "it takes the packets for port 8001/tcp from container two, and leads them to {}, which no interface that was read has, \
          and nothing answers there",
         half.address
     );

@@ -179,7 +179,7 @@ pub fn host_end_again(host: &mut Netlink, end: &Link) -> Result<Link, Error> {
         (&now.kind, &now.alias, now.peer, now.peer_netnsid)
             == (&end.kind, &end.alias, end.peer, end.peer_netnsid)
     });
-    same.ok_or_else(|| Error::check(format!("the host's end {} is missing", end.name)))
+    same.ok_or_else(|| Error::check(format!("the host's end {} is missing, or another one by now", end.name)))
 }
 
 /// Checks that the host's end is up.

@@ -50,7 +50,7 @@ pub(super) fn remove(
         return Ok(());
     }
     let Some(link) = inside.find_link(&call.ifname)? else { return Ok(()) };
-    log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
+    log::warn!("nothing shows that {} in {} is what was added; left alone", call.ifname, call.netns);
     match judge(call, &link, &netns, host)? {
         Verdict::Another | Verdict::Sibling => Ok(()),
         _ => {
@@ -83,7 +83,7 @@ pub fn is_own(call: &Call, inside: &mut Netlink, link: &Link, netns: &NetNs) -> 
         Verdict::Another => false,
     };
     if !is_own {
-        log::warn!("{} in {} isn't what was added; left alone", call.ifname, call.netns);
+        log::warn!("nothing shows that {} in {} is what was added; left alone", call.ifname, call.netns);
     }
     Ok(is_own)
 }

@@ -92,9 +92,11 @@ impl Mtu {
         let mtu = match self.now(host).and_then(|mtu| self.carries(mtu, prev).map(|()| mtu)) {
             Ok(Some(mtu)) => mtu,
             Ok(None) => return Ok(None),
-            Err(err) => {
+            // The MTU is too small for an address. By any other code it could not be read.
+            Err(err) if err.code == Code::CONFLICT => {
                 return call.expects(Place::Host, Err(err.with_code(Code::CHECK_FAILED))).map(|()| None);
             }
+            Err(err) => return Err(err),
         };
         let Some(end) = end else { return Ok(Some(mtu)) };
         call.wants(

@@ -178,7 +178,7 @@ impl Decision {
 /// Returns the error of CHECK for a rule of others that should exempt packets, but has no effect on our rules in
 /// nf_tables.
 pub(super) fn passed_over(what: &str, rule: &Decision) -> Error {
-    Error::check(format!("{rule} has no effect on the pod's packets"))
+    Error::check(format!("{rule} may be meant for the pod's packets, and has no effect on them"))
         .details(format!("the rules of {what} are in nf_tables, where it exempts nothing"))
         .details("hint: cnimble doctor --repair, which writes them behind it in iptables")
 }

@@ -14,6 +14,8 @@ pub struct Tree {
     pub strays: Vec<String>,
     /// Unreadable parts, with the reasons.
     pub problems: Vec<String>,
+    /// What the doctor has not looked at or not compared, with the reasons. It is empty without a look of the doctor.
+    pub not_checked: Vec<String>,
 }
 
 /// A network, and where its pods are.

@@ -31,6 +31,8 @@ pub struct Notes {
     pub names: BTreeMap<String, String>,
     /// Problems as sentences, by container ID.
     pub problems: Vec<(String, String)>,
+    /// What was not looked at, or not compared, with the reasons.
+    pub not_checked: Vec<String>,
 }
 
 impl Notes {
@@ -63,7 +65,7 @@ pub enum TreeError {
 /// failure is noted in the tree, except that it fails if the host's links or the cache can't be listed.
 pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut host = Host::read()?;
-    let mut tree = Tree::default();
+    let mut tree = Tree { not_checked: sources.notes.not_checked.clone(), ..Tree::default() };
     let mut nft = Nft::new();
     let mut unread = |err| tree.problems.push(format!("packet rules can't be read: {err}"));
     // A kernel without nf_tables has no rules there that could be read.
@@ -75,7 +77,9 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
     let mut entries = Vec::new();
     let mut seen = BTreeSet::new();
     for cache in sources.caches {
-        entries.extend(cache.list()?);
+        let (read, unread) = cache.list_with_unread()?;
+        entries.extend(read);
+        tree.problems.extend(unread.iter().map(ToString::to_string));
     }
     entries.retain(|of| seen.insert((of.network.clone(), of.container_id.clone(), of.ifname.clone())));
     let mut attached = pods::of_cache(entries, &host.links);

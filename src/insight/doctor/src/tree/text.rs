@@ -68,12 +68,15 @@ pub fn text(tree: &Tree, look: TextStyle) -> String {
     if tree.networks.is_empty() {
         out.push_str("no usable networks; `cnimble networks` lists the faults of files\n");
     }
-    for (heading, lines) in [("rules of no pod on record", &tree.strays), ("other problems", &tree.problems)]
-    {
+    for (heading, lines) in [
+        (look.bad("rules of no pod on a record that was read"), &tree.strays),
+        (look.bad("other problems"), &tree.problems),
+        (look.bold("not checked"), &tree.not_checked),
+    ] {
         if !lines.is_empty() {
             let children = lines.iter().map(|line| Node { line: line.clone(), ..Node::default() }).collect();
             out.push('\n');
-            draw(&Node { line: look.bad(heading), children, ..Node::default() }, "", "", look, &mut out);
+            draw(&Node { line: heading, children, ..Node::default() }, "", "", look, &mut out);
         }
     }
     out

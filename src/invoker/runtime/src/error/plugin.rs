@@ -36,8 +36,8 @@ pub enum PluginError {
     #[error("{}: ended, because the ADD was dropped{}", path.display(), said(stderr))]
     #[non_exhaustive]
     Dropped { path: PathBuf, stderr: String },
-    /// The plugin wrote more than a result can be, and was killed.
-    #[error("{}: wrote more than {limit} bytes to stdout; killed{}", path.display(), said(stderr))]
+    /// The plugin wrote more than a result can be. If it still ran, it was killed.
+    #[error("{}: wrote more than {limit} bytes to stdout{}", path.display(), said(stderr))]
     #[non_exhaustive]
     TooLong { path: PathBuf, limit: usize, stderr: String },
     /// The plugin exited with a failure and printed a CNI error.
