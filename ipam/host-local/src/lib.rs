@@ -200,10 +200,10 @@ pub fn check(call: &Call, config: &Config) -> Result<(), Error> {
         Error::check(format!("host-local: Failed to find address added by container {}", call.container_id))
     };
     let unleased = ours.iter().find(|ip| !own.contains(ip));
-    if own.is_empty() || unleased.is_some() {
-        if let Some(err) = unread.into_iter().next() {
-            return Err(err.into());
-        }
+    if (own.is_empty() || unleased.is_some())
+        && let Some(err) = unread.into_iter().next()
+    {
+        return Err(err.into());
     }
     if own.is_empty() {
         return Err(missing().details(format!("no lease in {}", config.store.display())));
