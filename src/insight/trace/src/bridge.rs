@@ -116,6 +116,15 @@ impl Walk<'_> {
         if let Some(fault) = link_fault(bridge).filter(|_| !bridge.up) {
             return Err(self.stops_until(HOST, "port", fault, format!("ip link set {} up", bridge.name)));
         }
+        // The kernel disables a port without a carrier. No command about the state of the port brings it back.
+        if let Some(fault) = link_fault(port).filter(|_| state != PortState::Forwarding) {
+            let text = format!("port {} of {} is {state}: {fault}", port.name, bridge.name);
+            return Err(if port.up {
+                self.stops(HOST, "port", text)
+            } else {
+                self.stops_until(HOST, "port", text, format!("ip link set {} up", port.name))
+            });
+        }
         if state != PortState::Forwarding {
             let text = format!("port {} of {} is {} and lets nothing pass", port.name, bridge.name, state);
             let remedy = format!("bridge link set dev {} state 3", port.name);

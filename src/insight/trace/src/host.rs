@@ -74,7 +74,10 @@ impl Walk<'_> {
                 let cause = explain::refusal(&mut self.host, &flow.packet(None), None)?;
                 let text = match cause {
                     Cause::Dropped(text) => text,
-                    _ => format!("the host has no route to {}", flow.to),
+                    Cause::NoRoute | Cause::Routed if err.is(Errno::ENETUNREACH) => {
+                        format!("the host has no route to {}", flow.to)
+                    }
+                    _ => format!("the host refuses it: {err}"),
                 };
                 return Err(self.stops_until(HOST, "route", text, format!("ip route get {}", flow.to)));
             }
@@ -102,8 +105,14 @@ impl Walk<'_> {
         }
         let packet = flow.packet(Some(arrival.index));
         let show = show_route(arrival, flow);
-        if let Cause::Dropped(text) = explain::refusal(&mut self.host, &packet, Some(&arrival.name))? {
-            return Ok(self.stops_until(HOST, "route", text, show));
+        match explain::refusal(&mut self.host, &packet, Some(&arrival.name))? {
+            Cause::Dropped(text) => return Ok(self.stops_until(HOST, "route", text, show)),
+            // A rule decides by what this walk can't judge, and the kernel tells the outcome alone.
+            Cause::Unclear if err.is(Errno::ENETUNREACH) => {
+                let text = format!("the host refuses it: {err}");
+                return Ok(self.stops_until(HOST, "route", text, show));
+            }
+            _ => {}
         }
         if err.is(Errno::EHOSTUNREACH) && flow.to.is_ipv4() && arrival.forwards == Some(false) {
             return Ok(self.not_forwarded(arrival));

@@ -100,7 +100,7 @@ impl Walk<'_> {
         let remedy = format!("nsenter --net={} ip route get {}", pod.netns.display(), flow.to);
         let text = match explain::refusal(net, &flow.packet(None), None)? {
             Cause::Dropped(text) => text,
-            _ if err.is(Errno::ENETUNREACH) => {
+            Cause::NoRoute | Cause::Routed if err.is(Errno::ENETUNREACH) => {
                 format!("the pod has no route to {}{}", flow.to, down_links(net)?)
             }
             _ if is_refusal(&err) => format!("the pod's routes refuse {}: {err}", flow.to),
@@ -214,6 +214,7 @@ impl Walk<'_> {
                 "the pod takes nothing from {from} by {link}: its own route there is another one (rp_filter), or {from} \
                  is its own address"
             ),
+            (Cause::Unclear, _) => format!("the pod takes nothing for {} by {link}: {err}", flow.to),
             _ => format!("{} is no address of the pod any more", flow.to),
         })
     }

@@ -164,7 +164,13 @@ pub(crate) fn link_fault(link: &Link) -> Option<String> {
     if !link.up {
         Some(format!("{} is down", link.name))
     } else if !link.carrier {
-        Some(format!("{} is up and has no carrier: its other end is down, or no cable is in it", link.name))
+        let why = match link.kind.as_str() {
+            "veth" => ": its other end is down",
+            // Hardware has no kind.
+            "" => ": its other end is down, or no cable is in it",
+            _ => "",
+        };
+        Some(format!("{} is up and has no carrier{why}", link.name))
     } else {
         None
     }

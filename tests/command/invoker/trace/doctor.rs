@@ -25,10 +25,14 @@ fn a_pod_that_reaches_no_gateway_is_not_well() {
     site.node.host.ip("route add blackhole 10.7.0.1/32");
     let told = warnings();
     let text = told[0].as_str().unwrap();
-    assert!(text.starts_with("network net: nothing from web reaches 10.7.0.1: route: "), "{told}");
+    assert!(text.starts_with("network net: no echo request from web reaches 10.7.0.1: route: "), "{told}");
     assert!(text.contains("blackhole 10.7.0.1/32 in table main"), "{told}");
     assert!(!doctor(&[]).text().contains("objects are whole"));
     let tree = site.node.cnimble(plugin_dir(), &["tree", "--check"]).env("LC_ALL", "C.UTF-8").run();
     assert_eq!(tree.status, 6, "{}", tree.describe());
-    assert!(tree.text().contains("problem  nothing from web reaches 10.7.0.1"), "{}", tree.describe());
+    assert!(
+        tree.text().contains("problem  no echo request from web reaches 10.7.0.1"),
+        "{}",
+        tree.describe()
+    );
 }
