@@ -47,6 +47,7 @@ pub(super) const VERBS: &[Verb] = &[
     verb("init", "init bridge new --dry-run", ("init bridg new", 2)),
     verb("ipam-blocks", "ipam blocks cluster", ("ipam blocks net", 3)),
     verb("ipam-init", "ipam init cluster --new", ("ipam init clustr", 3)),
+    verb("ipam-reclaim", "", ("ipam reclaim cluster --kubeconfig {dir}/none", 3)),
     verb("ipam-release", "ipam release cluster node1", ("ipam release clustr node1", 3)),
     verb("ls", "ls", ("ls nett", 3)),
     verb("man", "man", ("man {dir}/file", 5)),

@@ -178,11 +178,9 @@ fn count_side_effects(findings: &[Finding], outcomes: &mut [Repair]) {
 
 /// Returns whether the repair of `other` can have removed or mended what `finding` is about. A DEL of a cache entry
 /// removes the lease of the same container, too. Pods of one network share its bridge and its packet rules. What names
-/// no container is a rule or a set, which can go with the last element of any pod.
+/// no container can go with anything: a set with its last element, an index of leases with the last lease.
 fn can_go_with(finding: &Finding, other: &Finding) -> bool {
-    let Some(id) = &finding.subject.container_id else {
-        return matches!(finding.kind, FindingKind::Rules | FindingKind::EmptyRules);
-    };
+    let Some(id) = &finding.subject.container_id else { return true };
     let shares_objects = matches!(finding.kind, FindingKind::HostState | FindingKind::MissingRules)
         && finding.kind == other.kind
         && finding.subject.network == other.subject.network;

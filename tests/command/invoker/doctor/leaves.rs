@@ -109,8 +109,9 @@ fn a_young_lease_that_goes_with_its_record_is_not_left_alone() {
     network["plugins"][2]["backend"] = json!("iptables");
     node.network("doc", &network);
     let pod = Pod::new();
-    node.add(plugin_dir(), "doc", &pod, "one", 8001);
+    let links = veths(&node.add(plugin_dir(), "doc", &pod, "one", 8001));
     drop(pod);
+    node.gone(&links);
     let found = findings(&node.doctor(&["--grace", "3600"]), 6);
     assert!(kinds(&found).contains(&"lease left one".to_owned()), "{found:#?}");
     let found = findings(&node.doctor(&["--grace", "3600", "--repair"]), 0);
