@@ -70,14 +70,8 @@ impl Item {
             None if doubt.is_some() => RepairOutcome::Left,
             None => RepairOutcome::Found,
             Some(Repair::NotAsked) => RepairOutcome::InPod,
-            Some(Repair::Done | Repair::Gone) => {
-                (doubt, is_lasting) = (None, false);
-                if matches!(repair, Some(Repair::Done)) {
-                    RepairOutcome::Repaired
-                } else {
-                    RepairOutcome::Gone
-                }
-            }
+            Some(Repair::Done) => RepairOutcome::Repaired,
+            Some(Repair::Gone) => RepairOutcome::Gone,
             Some(Repair::Doubt { why, passing }) => {
                 is_lasting = !passing;
                 doubt = Some(why);
@@ -88,6 +82,8 @@ impl Item {
                 RepairOutcome::Failed
             }
         };
+        // Another repair of the call can have removed an object in doubt.
+        let doubt = doubt.filter(|_| outcome == RepairOutcome::Left);
         let Subject { network, container_id, ifname } = finding.subject;
         let pod = container_id.as_ref().and_then(|id| diagnosis.pods.get(id)).cloned();
         let (kind, what, why) = (finding.kind, finding.what, finding.why);

@@ -14,7 +14,7 @@ use cnimble_liveness::node::Node;
 use cnimble_os::files::begun;
 use cnimble_plugin::{Aim, Examination, Examined, Fault, Item, Place};
 use cnimble_rules::objects::bridge;
-use cnimble_runtime::{Attach, Cache, Entry, Lookup, PluginError};
+use cnimble_runtime::{Attach, Entry, PluginError};
 
 use super::item_repair::ItemRepair;
 use super::outcome::Reach;
@@ -73,8 +73,7 @@ pub(super) async fn compare<'k>(
 /// Returns whether the record of an attachment is still the one that was read, and no note says that its DEL has begun.
 /// Then what was seen of it meanwhile was seen between an ADD and a DEL.
 pub(super) fn is_as_recorded(known: &JudgedEntry) -> bool {
-    let now = Cache::new(&known.cache).get(known.entry.key()).ok().and_then(Lookup::entry);
-    now.as_ref() == Some(&known.entry) && !begun::is_noted(&known.owner().tag())
+    known.is_still_recorded() && !begun::is_noted(&known.owner().tag())
 }
 
 /// Returns each reason with the number of attachments that it is about.

@@ -5,7 +5,6 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::{Verdict, inside};
 use cnimble_netlink::NetNs;
 use cnimble_os::files::begun;
-use cnimble_runtime::{Cache, Lookup};
 
 use super::attachments::{REPLACE, leaving};
 use super::runtime::PAUSE;
@@ -22,10 +21,7 @@ pub(super) async fn without_interface(doctor: &Doctor<'_>, node: &Node) -> Vec<F
         return Vec::new();
     }
     tokio::time::sleep(PAUSE).await;
-    lost.retain(|known| {
-        let now = Cache::new(&known.cache).get(known.entry.key()).ok().and_then(Lookup::entry);
-        now.as_ref() == Some(&known.entry) && has_lost(known)
-    });
+    lost.retain(|known| known.is_still_recorded() && has_lost(known));
     let mut findings = Vec::new();
     for known in lost {
         let is_leaving = begun::is_noted(&known.owner().tag());

@@ -249,8 +249,11 @@ fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option
         Crossed::Host(arrival) => match walk.pass_host(&arrival, &flow)? {
             Exit::Local => Receiver::Host,
             Exit::Link(link, next_hop) => {
-                masqueraded = walk.masqueraded_source(&departure.end, &flow);
-                walk.deliver(link, next_hop, &flow)?
+                let receiver = walk.deliver(link, next_hop, &flow)?;
+                if matches!(receiver, Receiver::Pod(_)) {
+                    masqueraded = walk.masqueraded_source(&departure.end, &flow);
+                }
+                receiver
             }
         },
         Crossed::Outside(link) => {

@@ -7,7 +7,7 @@ use cnimble_netlink::{Error, Netlink};
 
 use super::walk::Walk;
 
-/// How many programs of a link are named. A pod can make any number of filters on its own link.
+/// How many things are named that a pod can make any number of: filters on its own link, or links.
 const MOST: usize = 5;
 
 impl Walk<'_> {
@@ -38,7 +38,8 @@ pub(crate) fn programs_of(net: &mut Netlink, link: &Link) -> Result<Vec<String>,
     Ok(bounded(found))
 }
 
-fn bounded(mut texts: Vec<String>) -> Vec<String> {
+/// Returns the first texts, and in place of the others their number.
+pub(crate) fn bounded(mut texts: Vec<String>) -> Vec<String> {
     let more = texts.len().saturating_sub(MOST);
     if more > 0 {
         texts.truncate(MOST);

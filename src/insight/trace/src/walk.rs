@@ -14,7 +14,7 @@ use cnimble_rules::nat;
 use cnimble_rules::whose::TableRules;
 
 use super::flow::Flow;
-use super::programs::{in_words, on_link};
+use super::programs::{bounded, in_words, on_link};
 use super::station::{Station, Verdict, Way};
 
 /// Why a walk ends before the receiver.
@@ -176,9 +176,6 @@ pub(crate) fn link_fault(link: &Link) -> Option<String> {
     }
 }
 
-/// How many links that are down are named. A pod can have any number of them.
-const MOST_NAMES: usize = 5;
-
 /// Returns the text about links that are down, as the end of a sentence about a missing route. When a link goes down,
 /// the kernel removes its routes, but not its IPv4 addresses.
 pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
@@ -192,12 +189,7 @@ pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
             names.push(link.name);
         }
     }
-    let more = names.len().saturating_sub(MOST_NAMES);
-    names.truncate(MOST_NAMES);
-    if more > 0 {
-        names.push(format!("{more} more"));
-    }
-    Ok(match names.as_slice() {
+    Ok(match bounded(names).as_slice() {
         [] => String::new(),
         [name] => format!(", and {name} is down"),
         names => format!(", and {} are down", names.join(" and ")),

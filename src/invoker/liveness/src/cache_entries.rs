@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use cnimble_cni::capability::PortMapping;
 use cnimble_cni::{Attachment, CniResult, Code, Error, Owner, json};
 use cnimble_netlink::NetNs;
-use cnimble_runtime::{Cache, CacheError, Entry};
+use cnimble_runtime::{Cache, CacheError, Entry, Lookup};
 use serde_json::Value;
 
 use super::namespaces;
@@ -59,6 +59,13 @@ impl JudgedEntry {
     /// Fails if the kernel can't tell.
     pub fn namespace(&self) -> Result<Option<NetNs>, Error> {
         Ok(self.entry.namespace().map(namespaces::namespace).transpose()?.flatten())
+    }
+
+    /// Returns whether the cache still has this very entry. It returns false after a DEL or another ADD, and if the file
+    /// can't be read.
+    pub fn is_still_recorded(&self) -> bool {
+        let now = Cache::new(&self.cache).get(self.entry.key()).ok().and_then(Lookup::entry);
+        now.as_ref() == Some(&self.entry)
     }
 
     /// Returns whether [`JudgedEntry::namespace`] finds one. If the kernel can't tell, this returns true.

@@ -125,8 +125,8 @@ impl Invoker {
         check_names(&network.name, attach)?;
         let _together = self.together(&network.name, attach).await?;
         let recorded = self.recorded(network, attach);
-        recorded.warn_of_configuration(Verb::Check, attach);
-        let network = &*recorded.network;
+        recorded.configuration.warn(Verb::Check, attach);
+        let network = &*recorded.configuration.network;
         if network.version < Version::V0_4_0 {
             return Err(Error::Unsupported {
                 network: network.name.clone(),
@@ -173,13 +173,13 @@ impl Invoker {
         check_names(&network.name, attach)?;
         let _together = self.together(&network.name, attach).await?;
         let recorded = self.recorded(network, attach);
-        recorded.warn_of_configuration(Verb::Del, attach);
+        recorded.configuration.warn(Verb::Del, attach);
         self.del_unlocked(recorded, attach).await
     }
 
     /// Does what [`Invoker::del`] does after its checks. The caller holds the lock of the network.
     pub(super) async fn del_unlocked(&self, recorded: Recorded<'_>, attach: &Attach) -> Result<(), Error> {
-        let network = &*recorded.network;
+        let network = &*recorded.configuration.network;
         let key = attach.key(&network.name);
         let (result, is_corrupt) = match recorded.result {
             Ok(result) => (result, false),

@@ -40,7 +40,7 @@ impl Invoker {
         }
         let (mut entries, mut unread) = self.cache.list_with_unread()?;
         entries.retain(|entry| entry.network == network.name);
-        // The file's name begins with that of the network, so a record of another network can be told.
+        // The file's name begins with that of the network. A longer name of another network can begin with it, too.
         let prefix = format!("{}-", network.name);
         unread.retain(|err| {
             err.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
@@ -86,8 +86,8 @@ impl Invoker {
             }
             let _together = self.together(&network.name, &attach).await?;
             let recorded = self.recorded(network, &attach);
-            changed.extend(recorded.difference.clone());
-            if let Some(why) = &recorded.unusable_configuration {
+            changed.extend(recorded.configuration.difference.clone());
+            if let Some(why) = &recorded.configuration.unusable {
                 log::warn!("{why}; DEL goes by the configuration that GC was given");
             }
             match self.del_unlocked(recorded, &attach).await {

@@ -19,25 +19,28 @@ use super::{Attach, Entry, Invoker, Key, Lookup};
 /// The configuration that a verb uses for an attachment, and the result of its ADD.
 pub(super) struct Recorded<'n> {
     /// The configuration that the verb uses.
-    pub(super) network: Cow<'n, NetworkList>,
-    /// How the given configuration differs from `network`, for messages. It is `None` if it doesn't, or has no record
-    /// to differ from.
-    pub(super) difference: Option<String>,
-    /// Why the record's configuration can't be used, so that `network` is the given one. It is `None` if the record is
-    /// usable, missing, or without a configuration.
-    pub(super) unusable_configuration: Option<String>,
+    pub(super) configuration: Configuration<'n>,
     /// The result of ADD in the network's version. `None` without a record.
     pub(super) result: Result<Option<Value>, UnusableRecord>,
 }
 
 /// The configuration that counts for an attachment.
-struct Configuration<'n> {
+pub(super) struct Configuration<'n> {
     /// That of the record, or the given one (borrowed) if both are the same or the record's does not count.
-    network: Cow<'n, NetworkList>,
-    /// How the given one differs from `network`.
-    difference: Option<String>,
-    /// Why the record's can't be used.
-    unusable: Option<String>,
+    pub(super) network: Cow<'n, NetworkList>,
+    /// How the given one differs from `network`, for messages. It is `None` if it doesn't, or has no record to differ
+    /// from.
+    pub(super) difference: Option<String>,
+    /// Why the record's can't be used, so that `network` is the given one. It is `None` if the record is usable, missing,
+    /// or without a configuration.
+    pub(super) unusable: Option<String>,
+}
+
+impl<'n> Configuration<'n> {
+    /// Uses the given one.
+    fn given(network: &'n NetworkList) -> Self {
+        Configuration { network: Cow::Borrowed(network), difference: None, unusable: None }
+    }
 }
 
 /// A record of an ADD that is there and can't be used.
@@ -49,10 +52,10 @@ pub(super) struct UnusableRecord {
     pub(super) is_corrupt: bool,
 }
 
-impl Recorded<'_> {
+impl Configuration<'_> {
     /// Warns if the given configuration is not that of the ADD, or if that of the ADD can't be used.
-    pub(super) fn warn_of_configuration(&self, verb: Verb, attach: &Attach) {
-        if let Some(why) = &self.unusable_configuration {
+    pub(super) fn warn(&self, verb: Verb, attach: &Attach) {
+        if let Some(why) = &self.unusable {
             log::warn!("{why}; {verb} goes by the configuration that it was given");
         }
         if let Some(difference) = &self.difference {
@@ -78,7 +81,7 @@ impl Invoker {
     /// Returns the configuration that CHECK and DEL of this attachment use.
     #[doc(hidden)]
     pub fn configuration_of(&self, given: &NetworkList, attach: &Attach) -> NetworkList {
-        self.recorded(given, attach).network.into_owned()
+        self.recorded(given, attach).configuration.network.into_owned()
     }
 
     /// Reads the record of an attachment. An unusable record is no failure, but an error as the result. If the file
@@ -88,26 +91,21 @@ impl Invoker {
         let key = attach.key(&given.name);
         let unusable = match self.cache.get(key) {
             Ok(Lookup::Entry(entry)) => {
-                let Configuration { network, difference, unusable } = self.configuration(&entry, given);
+                let configuration = self.configuration(&entry, given);
                 let result = match entry.result {
                     None if entry.config.is_empty() => Err(self.corrupt_record(key, &"it has no result")),
                     None => Err(self.unfinished_record(key)),
-                    Some(result) => convert(result, network.version)
+                    Some(result) => convert(result, configuration.network.version)
                         .map(|added| Some(added.document))
                         .map_err(|err| self.corrupt_record(key, &err)),
                 };
-                return Recorded { network, difference, unusable_configuration: unusable, result };
+                return Recorded { configuration, result };
             }
             Ok(Lookup::Nothing) => Ok(None),
             Ok(Lookup::Corrupt(why)) => Err(self.corrupt_record(key, &why)),
             Err(err) => Err(UnusableRecord { why: err.to_string(), is_corrupt: false }),
         };
-        Recorded {
-            network: Cow::Borrowed(given),
-            difference: None,
-            unusable_configuration: None,
-            result: unusable,
-        }
+        Recorded { configuration: Configuration::given(given), result: unusable }
     }
 
     /// Returns the error of a record that was written before an ADD, and has no result yet.
@@ -128,7 +126,7 @@ impl Invoker {
     /// Returns the configuration that counts for the attachment of `entry`. It logs nothing, because a call can ask more
     /// than once.
     fn configuration<'n>(&self, entry: &Entry, given: &'n NetworkList) -> Configuration<'n> {
-        let mut counting = Configuration { network: Cow::Borrowed(given), difference: None, unusable: None };
+        let mut counting = Configuration::given(given);
         if !self.by_record || entry.config.is_empty() {
             return counting;
         }

@@ -7,18 +7,17 @@ use netlink_packet_core::DefaultNla;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Prop};
 
-use crate::link::read::{family_and_index, without_statistics};
-use crate::request::{Mode, encode};
+use crate::link::read::family_and_index;
+use crate::request::Mode;
 use crate::uapi::if_link::{
     IFF_ALLMULTI, IFF_AUTOMEDIA, IFF_DEBUG, IFF_DYNAMIC, IFF_LOOPBACK, IFF_MULTICAST, IFF_NOARP,
     IFF_NOTRAILERS, IFF_PORTSEL, IFF_PROMISC, IFLA_ALT_IFNAME, IFLA_GRO_IPV4_MAX_SIZE, IFLA_GRO_MAX_SIZE,
     IFLA_GSO_IPV4_MAX_SIZE, IFLA_GSO_MAX_SEGS, IFLA_GSO_MAX_SIZE, IFLA_LINKMODE, IFLA_PERM_ADDRESS,
     IFLA_PROP_LIST,
 };
-use crate::uapi::netlink::NLM_F_REQUEST;
 use crate::uapi::rtnetlink::{IFINFOMSG, RTM_NEWLINK};
 use crate::wire::{Attributes, Malformed, Message, Parsed, text, u32_ne};
-use crate::{Netlink, Request, Result, socket};
+use crate::{Netlink, Request, Result};
 
 /// The flags that can be set (`__dev_change_flags()` in net/core/dev.c), without IFF_UP.
 const FLAGS: u32 = IFF_DEBUG
@@ -82,12 +81,7 @@ impl Netlink {
     /// # Errors
     /// Fails with ENODEV if there is no such link.
     pub fn details(&mut self, index: u32) -> Result<Details> {
-        let what = format!("look up link number {index}");
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.attributes.push(without_statistics());
-        let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
-        self.get(&what, message, read)?.ok_or_else(|| socket::broken(&what, "it is no link"))
+        self.get_link_at(index, read)
     }
 }
 

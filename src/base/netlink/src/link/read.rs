@@ -59,7 +59,7 @@ impl Netlink {
         }
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        self.get_link(&what, message)
+        self.get_link(&what, message, read)
     }
 
     /// Returns the link called `name`, or `None` if there is none or no link can have that name.
@@ -75,12 +75,29 @@ impl Netlink {
     /// # Errors
     /// Fails with ENODEV if there is no such link.
     pub fn link_at(&mut self, index: u32) -> Result<Link> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        self.get_link(&format!("look up link number {index}"), message)
+        self.get_link_at(index, read)
     }
 
-    fn get_link(&mut self, what: &str, mut message: LinkMessage) -> Result<Link> {
+    /// Asks for the link at `index`, and returns what `read` finds in the answer.
+    ///
+    /// # Errors
+    /// Fails with ENODEV if there is no such link.
+    pub(super) fn get_link_at<T>(
+        &mut self,
+        index: u32,
+        read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
+    ) -> Result<T> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        self.get_link(&format!("look up link number {index}"), message, read)
+    }
+
+    fn get_link<T>(
+        &mut self,
+        what: &str,
+        mut message: LinkMessage,
+        read: impl FnMut(&Message<'_>) -> Parsed<Option<T>>,
+    ) -> Result<T> {
         message.attributes.push(without_statistics());
         let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
         self.get(what, message, read)?.ok_or_else(|| socket::broken(what, "it is no link"))
@@ -184,7 +201,7 @@ pub(crate) fn query(filter: &Filter<'_>) -> RouteNetlinkMessage {
 }
 
 /// Asks the kernel to leave out the statistics, which are most of a link's description.
-pub(crate) fn without_statistics() -> LinkAttribute {
+fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
 

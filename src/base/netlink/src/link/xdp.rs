@@ -1,18 +1,13 @@
 //! XDP programs of links: `ip link show` with `xdp`.
 
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::LinkMessage;
-
-use crate::link::read::{family_and_index, without_statistics};
-use crate::request::encode;
+use crate::link::read::family_and_index;
 use crate::uapi::if_link::{
     IFLA_XDP, IFLA_XDP_ATTACHED, IFLA_XDP_DRV_PROG_ID, IFLA_XDP_HW_PROG_ID, IFLA_XDP_PROG_ID,
     IFLA_XDP_SKB_PROG_ID, XDP_ATTACHED_NONE,
 };
-use crate::uapi::netlink::NLM_F_REQUEST;
 use crate::uapi::rtnetlink::{IFINFOMSG, RTM_NEWLINK};
 use crate::wire::{Attributes, Message, Parsed, u32_ne};
-use crate::{Netlink, Result, socket};
+use crate::{Netlink, Result};
 
 impl Netlink {
     /// Returns the numbers of the XDP programs on a link, as `bpftool prog show id` takes them. A link has one program
@@ -21,12 +16,7 @@ impl Netlink {
     /// # Errors
     /// Fails with ENODEV if there is no such link.
     pub fn xdp_programs(&mut self, index: u32) -> Result<Vec<u32>> {
-        let what = format!("look up link number {index}");
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.attributes.push(without_statistics());
-        let message = encode(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST);
-        self.get(&what, message, read)?.ok_or_else(|| socket::broken(&what, "it is no link"))
+        self.get_link_at(index, read)
     }
 }
 

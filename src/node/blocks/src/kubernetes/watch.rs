@@ -8,21 +8,21 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use cnimble_api::{Collection, Connection, Lines, Notice, notice};
+use cnimble_api::{Collection, Connection, Lines, Notice, notice, spread};
 use cnimble_cni::names;
 
 use super::objects::{Block, Claim, deleted, name, spec};
 use super::request::{failed, is_forbidden};
 use super::{Kind, Kubernetes, away};
 use crate::Result;
-use crate::record::{Change, unix_now};
+use crate::record::Change;
 use crate::store::Watch;
 use crate::watch::LOOK;
 
-/// How long one watch lasts at least, and by how much it may be longer. Watches of many nodes that began at once do not
-/// end at once.
+/// How long one watch lasts at least, and by how much it may be longer by chance. Watches of many nodes that began at once
+/// do not end at once.
 const LIMIT: Duration = Duration::from_secs(400);
-const SPREAD: u64 = 200;
+const SPREAD: Duration = Duration::from_secs(200);
 /// The time between two reads of a pool whose changes are reported, while each watch ends by itself if the server falls
 /// silent. A server without etcd answers, and reports nothing.
 const RARELY: Duration = Duration::from_secs(300);
@@ -106,7 +106,7 @@ impl List {
 
 /// Returns how long the next watch lasts.
 fn limit() -> Duration {
-    LIMIT + Duration::from_secs(unix_now() % SPREAD)
+    LIMIT - SPREAD + spread(SPREAD)
 }
 
 /// The addresses of each boot of a node, by its sequence and the object's name. The last boot is the latest.
