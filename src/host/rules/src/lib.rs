@@ -16,8 +16,10 @@
 
 mod backend;
 mod command;
+pub mod drops;
 mod elements;
 mod failures;
+mod filter_rule;
 pub mod filters;
 pub mod forward;
 #[cfg(feature = "fuzzing")]

@@ -18,6 +18,9 @@ use super::retry::{retry, retry_command};
 
 pub(super) use super::command::FAMILIES;
 
+/// The tables of iptables. The nf_tables variant keeps its rules in tables of the same names.
+pub(super) const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
+
 /// A variant of iptables. Each has tables of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Variant {

@@ -15,6 +15,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
+use cnimble_rules::drops::ReadTables;
 use cnimble_rules::forward::{self, ForwardChain};
 use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
 use ipnetwork::IpNetwork;
@@ -177,7 +178,7 @@ fn of_uplink(networks: &BTreeMap<String, Needs>) -> Result<Option<String>, Error
 fn of_rules(networks: &BTreeMap<String, Needs>) -> Result<Vec<String>, Error> {
     let (mut warnings, nft) = (Vec::new(), &mut Nft::new());
     if named(networks, |of| of.forwarding).is_some() {
-        for chain in forward::closed(nft)? {
+        for chain in forward::closed(nft, &mut ReadTables::default())? {
             let Some(names) = named(networks, |of| of.forwarding && of.meet(&chain)) else { continue };
             let ForwardChain { text, .. } = &chain;
             let line = match named(networks, |of| of.published && of.meet(&chain)) {

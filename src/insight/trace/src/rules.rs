@@ -4,8 +4,7 @@
 use cnimble_netlink::nft::{Family, HookPoint, HookedChain, Table};
 use cnimble_netlink::sysctl;
 use cnimble_rules::objects::configured;
-use cnimble_rules::whose::TableRules;
-use cnimble_rules::{forward, whose};
+use cnimble_rules::{drops, forward, whose};
 
 use super::flow::Flow;
 use super::station::{Station, Verdict};
@@ -37,7 +36,7 @@ impl Walk<'_> {
         let mut suspects = self.suspects(hook, is_of_packet)?;
         if hook == HookPoint::Prerouting {
             let family = if flow.to.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-            match whose::legacy_drops(family) {
+            match drops::legacy_drops(family) {
                 Ok(found) => suspects.extend(found),
                 Err(err) => suspects.push(format!("iptables-legacy, which can't be read ({err})")),
             }
@@ -103,16 +102,12 @@ impl Walk<'_> {
         Ok(suspects)
     }
 
-    /// Returns whether a base chain could drop a packet. Each table is read once. One that can't be read could do
-    /// anything.
+    /// Returns whether a base chain could drop a packet. One of a table that can't be read could do anything.
     fn could_drop(&mut self, table: Table<'_>, base: &str) -> bool {
-        let name = table.to_string();
-        if !self.tables.contains_key(&name) {
-            let read = TableRules::read(&mut self.nft, table);
-            self.tables.insert(name.clone(), read.ok());
+        match self.tables.rules(&mut self.nft, table) {
+            Ok(rules) => rules.could_drop(base),
+            Err(_) => true,
         }
-        let known = self.tables.get(&name).and_then(Option::as_ref);
-        known.is_none_or(|rules| rules.could_drop(base))
     }
 
     fn report_suspects(&mut self, place: &str, name: &'static str, suspects: &[String]) {
@@ -128,9 +123,9 @@ impl Walk<'_> {
     /// Returns a chain that surely drops what the pod sends.
     fn closed_chain(&mut self, flow: &Flow) -> Option<String> {
         let needs_others = self.sender_needs_others(flow);
-        let nft = &mut self.nft;
+        let (nft, tables) = (&mut self.nft, &mut self.tables);
         let [closed, shut] = self.closed.get_or_insert_with(|| {
-            [forward::closed(nft).unwrap_or_default(), forward::shut(nft).unwrap_or_default()]
+            [forward::closed(nft, tables).unwrap_or_default(), forward::shut(nft).unwrap_or_default()]
         });
         let mut chains = closed.iter().chain(shut.iter().filter(|_| needs_others));
         chains.find(|chain| chain.meets(flow.to.is_ipv4())).map(|chain| chain.text.clone())

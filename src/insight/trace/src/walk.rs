@@ -1,17 +1,15 @@
 //! Walks along the stations in the order in which the packet meets them. The walk ends at the first station that stops
 //! the packet, because the later ones never see it.
 
-use std::collections::HashMap;
-
 use cnimble_liveness::named::Records;
 use cnimble_netlink::addr::Addr;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::nft::{DeviceChain, Nft};
 use cnimble_netlink::xfrm::IpsecPolicy;
 use cnimble_netlink::{Error, NetNs, Netlink};
+use cnimble_rules::drops::ReadTables;
 use cnimble_rules::forward::ForwardChain;
 use cnimble_rules::nat;
-use cnimble_rules::whose::TableRules;
 
 use super::flow::Flow;
 use super::programs::{bounded, in_words, on_link};
@@ -42,8 +40,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) host_ns: NetNs,
     pub(crate) host: Netlink,
     pub(crate) nft: Nft,
-    /// The rules of the tables that have been read. The value is `None` for one that can't be read.
-    pub(crate) tables: HashMap<String, Option<TableRules>>,
+    pub(crate) tables: ReadTables,
     /// The chains that drop all that pods send, and those that drop it only without a plugin's rules. It is `None` until
     /// they have been read.
     pub(crate) closed: Option<[Vec<ForwardChain>; 2]>,
@@ -74,7 +71,7 @@ impl<'a> Walk<'a> {
             host_ns: NetNs::current()?,
             host,
             nft: Nft::new(),
-            tables: HashMap::new(),
+            tables: ReadTables::default(),
             closed: None,
             ipsec: None,
             device_chains: None,

@@ -36,6 +36,7 @@ use cnimble_cni::{Attachment, Code, Error, Owner};
 use cnimble_netlink::nft::{Family, Nft};
 
 use super::backend as rules;
+use super::drops::ReadTables;
 use super::elements::Layout;
 use super::failures::{Failures, has_nf_tables};
 pub use super::undo::Applied;
@@ -225,9 +226,9 @@ pub fn shut(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
 }
 
 /// Returns the other chains of nf_tables that surely drop what pods send, and in which no backend accepts it. A kernel
-/// without nf_tables has none.
-pub fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
-    if nft.is_supported()? { others::closed(nft) } else { Ok(Vec::new()) }
+/// without nf_tables has none. The tables with such chains are in `tables` afterwards.
+pub fn closed(nft: &mut Nft, tables: &mut ReadTables) -> Result<Vec<ForwardChain>, Error> {
+    if nft.is_supported()? { others::closed(nft, tables) } else { Ok(Vec::new()) }
 }
 
 /// Writes the pod's rules and the policy of its bridge. Returns what takes it back. A second call changes nothing. If

@@ -9,8 +9,10 @@ use cnimble_netlink::nft::{Chain, Family, HookPoint, Nft, Rule, Table};
 
 use super::ForwardChain;
 use super::table::{ADMIN, FORWARD, PODS, STAGE1, filter};
-use super::walk::{self, ChainEffect, FilterRule, Pods};
+use super::walk::{self, ChainEffect, Pods};
+use crate::drops::ReadTables;
 use crate::failures::UNSUPPORTED;
+use crate::filter_rule::FilterRule;
 use crate::xtables::{self, Variant};
 
 /// Returns whether a rule of `FORWARD` jumps to a chain of the plugin.
@@ -92,7 +94,7 @@ fn lines(
 
 /// Returns the base chains at the forward hook that surely drop what pods send. Leaves out `FORWARD` of iptables and
 /// firewalld's chains, because the backends let pods pass there.
-pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
+pub(super) fn closed(nft: &mut Nft, tables: &mut ReadTables) -> Result<Vec<ForwardChain>, Error> {
     let mut closed = Vec::new();
     for base in nft.chains_at(HookPoint::Forward)? {
         let table = Table::new(base.family, &base.table);
@@ -100,8 +102,9 @@ pub(super) fn closed(nft: &mut Nft) -> Result<Vec<ForwardChain>, Error> {
         if is_iptables && base.name == FORWARD || base.table == "firewalld" {
             continue;
         }
-        let way = walk::through(&base.name, base.drops, Pods::Refused, &mut |chain, last| {
-            lines(nft, table.chain(chain), last)
+        let rules = tables.rules(nft, table)?;
+        let way = walk::through(&base.name, base.drops, Pods::Refused, &mut |chain, _| {
+            Ok(rules.of_chain(chain).to_vec())
         })?;
         if way == (ChainEffect::Shut { surely: true }) {
             closed.push(ForwardChain { family: base.family, text: table.chain(&base.name).to_string() });

@@ -2,9 +2,10 @@
 //! some packets pass, so it makes the result unsure.
 
 use cnimble_cni::Error;
-use cnimble_netlink::nft::{Rule, Verdict};
+use cnimble_netlink::nft::Verdict;
 
 use super::table::{PODS, STAGE1, uncommented};
+use crate::filter_rule::FilterRule;
 
 /// The maximum number of chains that are read. After that the result is unsure.
 const CHAINS: usize = 200;
@@ -25,24 +26,6 @@ pub(super) enum ChainEffect {
 /// there are none.
 pub(super) type Lines<'a> =
     &'a mut dyn FnMut(&str, &dyn Fn(&FilterRule) -> bool) -> Result<Vec<FilterRule>, Error>;
-
-/// A rule, as far as the walk needs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FilterRule {
-    /// Whether some packets may not match it.
-    conditional: bool,
-    /// What it does with packets that match. `None` for a rule that decides nothing.
-    verdict: Option<Verdict>,
-}
-
-impl From<&Rule> for FilterRule {
-    fn from(rule: &Rule) -> Self {
-        // Where a verdict map leads isn't known. An accept is assumed, which only makes the result unsure, because a
-        // lookup is a condition. A lookup in a set without a verdict can't be told from that, and counts the same.
-        let verdict = rule.verdict().or_else(|| rule.has("lookup").then_some(Verdict::Accept));
-        FilterRule { conditional: !rule.matches_all(), verdict }
-    }
-}
 
 impl FilterRule {
     fn leads_to(&self, wanted: &str) -> bool {

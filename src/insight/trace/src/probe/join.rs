@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use cnimble_netlink::nft::{Family, HookedChain, Table};
 use cnimble_netlink::sysctl;
-use cnimble_rules::whose;
+use cnimble_rules::{drops, whose};
 
 use super::Evidence;
 use super::drops::{Drop, Dropped};
@@ -215,7 +215,7 @@ fn unseen_causes(to: IpAddr, programs: &[String]) -> String {
         return format!(". Connection tracking is full ({full}): raise net.netfilter.nf_conntrack_max");
     }
     let family = if to.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-    let rules = whose::legacy_drops(family).unwrap_or_default();
+    let rules = drops::legacy_drops(family).unwrap_or_default();
     if rules.is_empty() && programs.is_empty() {
         return ". Look at tc, eBPF and XDP programs of these links".to_owned();
     }
