@@ -23,6 +23,8 @@ pub struct Packet {
     pub from: Option<IpAddr>,
     /// The link that the packet arrives at. A packet without one is made here.
     pub input: Option<u32>,
+    /// The link that a packet which is made here leaves by, or the VRF whose routes it takes.
+    pub output: Option<u32>,
     /// The protocol (`IPPROTO_…`) with source and destination port. Only TCP and UDP have ports.
     pub transport: Option<(u8, u16, u16)>,
 }
@@ -97,7 +99,7 @@ pub struct ChosenRoute {
 }
 
 impl Netlink {
-    /// `ip route get TO [from FROM] [iif LINK] [ipproto P sport N dport N]`.
+    /// `ip route get TO [from FROM] [iif LINK] [oif LINK] [ipproto P sport N dport N]`.
     ///
     /// # Errors
     /// Fails with ENETUNREACH if there is no route, and with EACCES for a prohibited one. EHOSTUNREACH is for an
@@ -125,6 +127,9 @@ fn query(packet: &Packet) -> Vec<u8> {
         }
         if let Some(input) = packet.input {
             w.u32_ne(libc::RTA_IIF, input);
+        }
+        if let Some(output) = packet.output {
+            w.u32_ne(libc::RTA_OIF, output);
         }
         if let Some((protocol, from_port, to_port)) = packet.transport {
             w.bytes(RTA_IP_PROTO, &[protocol]);

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::lookup::RouteKind;
 use super::uapi::fib_rules::{
     FIB_RULE_HDR, FIB_RULE_INVERT, FR_ACT_BLACKHOLE, FR_ACT_PROHIBIT, FR_ACT_TO_TBL, FR_ACT_UNREACHABLE,
-    FRA_DST, FRA_FWMARK, FRA_FWMASK, FRA_IIFNAME, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC,
+    FRA_DST, FRA_FWMARK, FRA_FWMASK, FRA_IIFNAME, FRA_L3MDEV, FRA_PRIORITY, FRA_PROTOCOL, FRA_SRC,
     FRA_SUPPRESS_PREFIXLEN, FRA_TABLE,
 };
 use super::uapi::rtnetlink::{RTM_F_CLONED, RTM_GETRULE, RTM_NEWROUTE, RTM_NEWRULE, RTMSG};
@@ -42,6 +42,8 @@ pub struct PolicyRule {
 pub enum RuleAction {
     /// The routes of this table count.
     Table(u32),
+    /// The routes of the VRF count in which the packet arrives or leaves. Other packets do not meet the rule.
+    VrfTable,
     /// Packets are dropped, as by a route of this type.
     Drop(RouteKind),
     /// `goto` and the like.
@@ -111,6 +113,7 @@ pub(super) fn read_rule(message: &Message<'_>, v4: bool) -> Parsed<Option<Policy
         more: tos != 0 || flags & FIB_RULE_INVERT != 0,
     };
     let (mut mark, mut mask) = (None, u32::MAX);
+    let mut is_for_vrfs = false;
     for attribute in Attributes::behind(message.body, FIB_RULE_HDR) {
         let (kind, value) = attribute?;
         match kind {
@@ -122,6 +125,7 @@ pub(super) fn read_rule(message: &Message<'_>, v4: bool) -> Parsed<Option<Policy
             FRA_FWMASK => mask = u32_ne(value, 0).ok_or(SHORT)?,
             FRA_TABLE => table = u32_ne(value, 0).ok_or(SHORT)?,
             FRA_PROTOCOL => {}
+            FRA_L3MDEV => is_for_vrfs = u8_at(value, 0).ok_or(SHORT)? != 0,
             // "None" is -1.
             FRA_SUPPRESS_PREFIXLEN => rule.more |= u32_ne(value, 0) != Some(u32::MAX),
             _ => rule.more = true,
@@ -129,6 +133,7 @@ pub(super) fn read_rule(message: &Message<'_>, v4: bool) -> Parsed<Option<Policy
     }
     rule.mark = mark.map(|mark| (mark, mask));
     rule.action = match action {
+        FR_ACT_TO_TBL if is_for_vrfs => RuleAction::VrfTable,
         FR_ACT_TO_TBL => RuleAction::Table(table),
         FR_ACT_BLACKHOLE => RuleAction::Drop(RouteKind::Blackhole),
         FR_ACT_UNREACHABLE => RuleAction::Drop(RouteKind::Unreachable),

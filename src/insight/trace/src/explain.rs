@@ -1,6 +1,7 @@
 //! Explains why the routing tables refuse a packet: the rule or the route that drops it. The kernel answers only with
 //! an errno, and several reasons share one.
 
+use cnimble_netlink::link::kind::{Kind, Vrf};
 use cnimble_netlink::lookup::{Packet, RouteKind};
 use cnimble_netlink::policy::{AnyRoute, PolicyRule, RuleAction};
 use cnimble_netlink::{Error, Netlink};
@@ -27,32 +28,59 @@ pub(crate) fn refusal(net: &mut Netlink, packet: &Packet, input: Option<&str>) -
     let v4 = packet.to.is_ipv4();
     let rules = net.policy_rules(v4)?;
     let routes = net.routes_of_all_kinds(v4)?;
-    Ok(judge(&rules, &routes, packet, input))
+    let vrf = vrf_table(net, packet)?;
+    Ok(judge(&rules, &routes, packet, input, vrf))
 }
 
-fn judge(rules: &[PolicyRule], routes: &[AnyRoute], packet: &Packet, input: Option<&str>) -> Cause {
+/// Returns the routing table of the VRF in which the packet arrives or leaves, or `None` if it meets no VRF.
+fn vrf_table(net: &mut Netlink, packet: &Packet) -> Result<Option<u32>, Error> {
+    let Some(index) = packet.input.or(packet.output) else { return Ok(None) };
+    let link = net.link_at(index)?;
+    let vrf = match link.master {
+        Some(master) if link.kind != "vrf" => net.link_at(master)?,
+        _ => link,
+    };
+    Ok(match vrf.settings {
+        Some(Kind::Vrf(Vrf { table })) => Some(table),
+        _ => None,
+    })
+}
+
+/// `vrf` is the table of the VRF that the packet meets.
+fn judge(
+    rules: &[PolicyRule],
+    routes: &[AnyRoute],
+    packet: &Packet,
+    input: Option<&str>,
+    vrf: Option<u32>,
+) -> Cause {
     for rule in rules.iter().filter(|rule| may_match(rule, packet, input)) {
         if rule.more {
             return Cause::Unclear;
         }
-        match rule.action {
+        let table = match rule.action {
             RuleAction::Other => return Cause::Unclear,
             RuleAction::Drop(_) => {
                 return Cause::Dropped(format!("a rule drops it: ip rule {}", in_words(rule)));
             }
-            RuleAction::Table(table) => match best(routes, table, packet) {
-                Some(route) if route.kind.drops() => {
-                    return Cause::Dropped(format!(
-                        "a route drops it: {} {} in table {}, by ip rule {}",
-                        route.kind,
-                        destination(route),
-                        table_name(table),
-                        in_words(rule)
-                    ));
-                }
-                Some(route) if route.kind != RouteKind::Throw => return Cause::Routed,
-                _ => {}
+            RuleAction::Table(table) => table,
+            RuleAction::VrfTable => match vrf {
+                Some(table) => table,
+                None => continue,
             },
+        };
+        match best(routes, table, packet) {
+            Some(route) if route.kind.drops() => {
+                return Cause::Dropped(format!(
+                    "a route drops it: {} {} in table {}, by ip rule {}",
+                    route.kind,
+                    destination(route),
+                    table_name(table),
+                    in_words(rule)
+                ));
+            }
+            Some(route) if route.kind != RouteKind::Throw => return Cause::Routed,
+            _ => {}
         }
     }
     Cause::NoRoute
@@ -100,6 +128,8 @@ fn in_words(rule: &PolicyRule) -> String {
     }
     match rule.action {
         RuleAction::Table(table) => text += &format!(" lookup {}", table_name(table)),
+        // This is how ip-rule(8) prints it.
+        RuleAction::VrfTable => text += " lookup [l3mdev-table]",
         RuleAction::Drop(kind) => text += &format!(" {kind}"),
         RuleAction::Other => {}
     }
@@ -124,6 +154,7 @@ mod tests {
             to: "10.7.0.1".parse().unwrap(),
             from: Some("10.1.2.3".parse().unwrap()),
             input: Some(3),
+            output: None,
             transport: None,
         }
     }
@@ -132,16 +163,31 @@ mod tests {
     fn the_longest_prefix_of_the_first_table_with_one_counts() {
         let rules = [rule(0, None, RuleAction::Table(255)), rule(100, None, RuleAction::Table(254))];
         let mut routes = vec![route(RouteKind::Unicast, "0.0.0.0/0", 254)];
-        assert_eq!(judge(&rules, &routes, &packet(), Some("br0")), Cause::Routed);
+        assert_eq!(judge(&rules, &routes, &packet(), Some("br0"), None), Cause::Routed);
         routes.push(route(RouteKind::Blackhole, "10.7.0.0/24", 254));
-        let Cause::Dropped(text) = judge(&rules, &routes, &packet(), Some("br0")) else { panic!() };
+        let Cause::Dropped(text) = judge(&rules, &routes, &packet(), Some("br0"), None) else { panic!() };
         assert_eq!(
             text,
             "a route drops it: blackhole 10.7.0.0/24 in table main, by ip rule 100: from all lookup main"
         );
         routes.push(route(RouteKind::Unicast, "10.7.0.1/32", 254));
-        assert_eq!(judge(&rules, &routes, &packet(), Some("br0")), Cause::Routed);
-        assert_eq!(judge(&rules, &[], &packet(), None), Cause::NoRoute);
+        assert_eq!(judge(&rules, &routes, &packet(), Some("br0"), None), Cause::Routed);
+        assert_eq!(judge(&rules, &[], &packet(), None, None), Cause::NoRoute);
+    }
+
+    #[test]
+    fn only_packets_of_a_vrf_meet_its_table() {
+        let rules = [rule(1000, None, RuleAction::VrfTable), rule(32766, None, RuleAction::Table(254))];
+        let routes =
+            [route(RouteKind::Unicast, "0.0.0.0/0", 254), route(RouteKind::Blackhole, "10.7.0.0/24", 77)];
+        assert_eq!(judge(&rules, &routes, &packet(), Some("br0"), None), Cause::Routed);
+        let Cause::Dropped(text) = judge(&rules, &routes, &packet(), Some("br0"), Some(77)) else { panic!() };
+        assert_eq!(
+            text,
+            "a route drops it: blackhole 10.7.0.0/24 in table 77, by ip rule 1000: from all lookup [l3mdev-table]"
+        );
+        // The kernel goes on with the next rule if the VRF has no route.
+        assert_eq!(judge(&rules, &routes, &packet(), Some("br0"), Some(78)), Cause::Routed);
     }
 
     #[test]
@@ -150,12 +196,12 @@ mod tests {
         let routes = [route(RouteKind::Unicast, "0.0.0.0/0", 254)];
         let main = rule(32766, None, RuleAction::Table(254));
         let fits = [rule(50, Some("10.1.2.0/24"), drop), main.clone()];
-        let Cause::Dropped(text) = judge(&fits, &routes, &packet(), None) else { panic!() };
+        let Cause::Dropped(text) = judge(&fits, &routes, &packet(), None, None) else { panic!() };
         assert_eq!(text, "a rule drops it: ip rule 50: from 10.1.2.0/24 blackhole");
         let other = [rule(50, Some("10.9.0.0/16"), drop), main.clone()];
-        assert_eq!(judge(&other, &routes, &packet(), None), Cause::Routed);
+        assert_eq!(judge(&other, &routes, &packet(), None, None), Cause::Routed);
         let mut unclear = rule(50, None, drop);
         unclear.more = true;
-        assert_eq!(judge(&[unclear, main], &routes, &packet(), None), Cause::Unclear);
+        assert_eq!(judge(&[unclear, main], &routes, &packet(), None, None), Cause::Unclear);
     }
 }

@@ -105,7 +105,8 @@ impl Flow {
         // The kernel takes ports of these two protocols alone.
         let has_ports = matches!(self.protocol, Protocol::Tcp | Protocol::Udp);
         let transport = (self.protocol.number(self.to.is_ipv4()), self.from_port, self.to_port);
-        Packet { to: self.to, from: self.from, input, transport: has_ports.then_some(transport) }
+        let transport = has_ports.then_some(transport);
+        Packet { to: self.to, from: self.from, input, output: None, transport }
     }
 
     /// Returns the answer to the packet, which was sent from `from`. Its size does not matter, because the kernel lets

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use cnimble_netlink::link::Link;
-use cnimble_netlink::lookup::{ChosenRoute, RouteKind};
+use cnimble_netlink::lookup::{ChosenRoute, Packet, RouteKind};
 use cnimble_netlink::nft::HookPoint;
 use cnimble_netlink::xfrm::IpsecDirection;
 use cnimble_netlink::{Errno, Error, sysctl};
@@ -24,7 +24,10 @@ pub(crate) enum Exit {
 
 /// The end of a walk.
 pub(crate) enum Receiver {
-    Host,
+    /// The host itself. It answers by the routes of the VRF in which the packet arrived, if it did.
+    Host {
+        vrf: Option<Link>,
+    },
     Pod(Box<PodEnd>),
     /// A host behind this link of the host.
     Outside(Link),
@@ -66,12 +69,13 @@ impl Walk<'_> {
         Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
     }
 
-    /// Follows a packet that the host itself sends.
-    pub(crate) fn leave_host(&mut self, flow: &Flow) -> Step<Exit> {
-        let route = match self.host.choose_route(&flow.packet(None)) {
+    /// Follows a packet that the host itself sends, by the routes of a VRF if there is one.
+    pub(crate) fn leave_host(&mut self, flow: &Flow, vrf: Option<&Link>) -> Step<Exit> {
+        let packet = Packet { output: vrf.map(|link| link.index), ..flow.packet(None) };
+        let route = match self.host.choose_route(&packet) {
             Ok(route) => route,
             Err(err) if is_refusal(&err) => {
-                let cause = explain::refusal(&mut self.host, &flow.packet(None), None)?;
+                let cause = explain::refusal(&mut self.host, &packet, None)?;
                 let text = match cause {
                     Cause::Dropped(text) => text,
                     Cause::NoRoute | Cause::Routed if err.is(Errno::ENETUNREACH) => {
@@ -79,7 +83,8 @@ impl Walk<'_> {
                     }
                     _ => format!("the host refuses it: {err}"),
                 };
-                return Err(self.stops_until(HOST, "route", text, format!("ip route get {}", flow.to)));
+                let vrf = vrf.map(|link| format!(" vrf {}", link.name)).unwrap_or_default();
+                return Err(self.stops_until(HOST, "route", text, format!("ip route get {}{vrf}", flow.to)));
             }
             Err(err) => return Err(err.into()),
         };

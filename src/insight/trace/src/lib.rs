@@ -247,11 +247,12 @@ fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option
             Receiver::Pod(end)
         }
         Crossed::Host(arrival) => match walk.pass_host(&arrival, &flow)? {
-            Exit::Local => Receiver::Host,
+            Exit::Local => Receiver::Host { vrf: walk.vrf_of(&arrival)? },
             Exit::Link(link, next_hop) => {
                 let receiver = walk.deliver(link, next_hop, &flow)?;
                 if matches!(receiver, Receiver::Pod(_)) {
-                    masqueraded = walk.masqueraded_source(&departure.end, &flow);
+                    let vrf = walk.vrf_of(&arrival)?;
+                    masqueraded = walk.masqueraded_source(&departure.end, &flow, vrf.as_ref());
                 }
                 receiver
             }
@@ -276,7 +277,7 @@ fn walk_both(walk: &mut Walk<'_>, pod: &NamedPod, flow: &Flow, from: &mut Option
 /// `masqueraded` if the packet was. The host translates it back before its routes are asked.
 fn walk_back(walk: &mut Walk<'_>, receiver: Receiver, flow: &Flow, masqueraded: Option<IpAddr>) -> Step<()> {
     let exit = match receiver {
-        Receiver::Host => walk.leave_host(flow)?,
+        Receiver::Host { vrf } => walk.leave_host(flow, vrf.as_ref())?,
         Receiver::Outside(link) => walk.pass_host(&link, flow)?,
         Receiver::Pod(end) => {
             let other =

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use cnimble_cni::Owner;
 use cnimble_liveness::cache_entries::owner_of;
+use cnimble_netlink::link::Link;
 use cnimble_netlink::lookup::Packet;
 use cnimble_rules::listing::{self, Effect};
 use cnimble_rules::masquerade::Settings;
@@ -59,8 +60,14 @@ impl Walk<'_> {
     }
 
     /// Returns the address of the host that the receiver of a forwarded packet sees as its source. It returns `None` if
-    /// the packet is not masqueraded. The answer goes to that address, and the host translates it back.
-    pub(crate) fn masqueraded_source(&mut self, end: &PodEnd, flow: &Flow) -> Option<IpAddr> {
+    /// the packet is not masqueraded. The answer goes to that address, and the host translates it back. `vrf` is the VRF
+    /// by whose routes the packet leaves, if there is one.
+    pub(crate) fn masqueraded_source(
+        &mut self,
+        end: &PodEnd,
+        flow: &Flow,
+        vrf: Option<&Link>,
+    ) -> Option<IpAddr> {
         let (entry, from) = (end.entry.as_ref()?, flow.from?);
         let translation = masquerading_of(entry)?.translation;
         let result = entry.cni_result().ok().flatten()?;
@@ -75,7 +82,8 @@ impl Walk<'_> {
         if let Some(address) = translation.address(flow.to.is_ipv4()) {
             return Some(address);
         }
-        let packet = Packet { to: flow.to, from: None, input: None, transport: None };
+        let output = vrf.map(|link| link.index);
+        let packet = Packet { to: flow.to, from: None, input: None, output, transport: None };
         self.host.choose_route(&packet).ok()?.source
     }
 

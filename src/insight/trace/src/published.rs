@@ -30,22 +30,31 @@ impl Walk<'_> {
     /// Follows the packet from the link of the host behind which the sender is to the receiver, and its answer back.
     pub(crate) fn walk_inwards(&mut self, flow: &Flow) -> Step<()> {
         let Some(sender) = flow.from else { return Ok(()) };
-        let arrival = self.arrival(sender)?;
+        let arrival = self.arrival(sender, flow.to)?;
         self.check_host_link(&arrival)?;
         self.check_rules(HookPoint::Prerouting, flow)?;
         self.check_nat(HookPoint::Prerouting, flow);
         let translated = self.translate(flow)?;
         let receiver = match self.route_packet(&arrival, &translated)? {
-            Exit::Local => Receiver::Host,
+            Exit::Local => Receiver::Host { vrf: self.vrf_of(&arrival)? },
             Exit::Link(link, next_hop) => self.deliver(link, next_hop, &translated)?,
         };
         self.way = Way::Back;
         walk_back(self, receiver, &translated.answer(sender), None)
     }
 
-    /// Returns the link at which packets of a host outside are expected: the one of the host's own route to it.
-    fn arrival(&mut self, sender: IpAddr) -> Step<Link> {
-        let packet = Packet { to: sender, from: None, input: None, transport: None };
+    /// Returns the link at which packets of a host outside are expected: the one of the host's own route to it. If the
+    /// receiver is an address of the host in a VRF, that VRF's routes count.
+    fn arrival(&mut self, sender: IpAddr, receiver: IpAddr) -> Step<Link> {
+        let vrf = match self.own.iter().find(|(_, addr)| addr.net.ip() == receiver) {
+            Some((index, _)) => {
+                let link = self.host_link(*index)?;
+                self.vrf_of(&link)?
+            }
+            None => None,
+        };
+        let output = vrf.map(|link| link.index);
+        let packet = Packet { to: sender, from: None, input: None, output, transport: None };
         let remedy = format!("ip route get {sender}");
         match self.host.choose_route(&packet) {
             Ok(route) if route.kind == RouteKind::Unicast => self.host_link(route.index),

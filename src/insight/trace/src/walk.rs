@@ -133,6 +133,13 @@ impl<'a> Walk<'a> {
         Ok(self.host.link_at(index)?)
     }
 
+    /// Returns the VRF in which packets that arrive at the link are routed. Returns `None` if it is in none.
+    pub(crate) fn vrf_of(&mut self, link: &Link) -> Step<Option<Link>> {
+        let Some(master) = link.master else { return Ok(None) };
+        let master = self.host_link(master)?;
+        Ok((master.kind == "vrf").then_some(master))
+    }
+
     /// Checks that a link of the host is up and has a carrier. It also reports the tc programs on it.
     pub(crate) fn check_host_link(&mut self, link: &Link) -> Step<()> {
         match link_fault(link) {

@@ -29,7 +29,7 @@ fn up(netlink: &mut Netlink, link: &Link) {
 }
 
 fn packet(to: &str, from: Option<&str>, input: Option<u32>) -> Packet {
-    Packet { to: ip(to), from: from.map(ip), input, transport: Some((6, 1000, 80)) }
+    Packet { to: ip(to), from: from.map(ip), input, output: None, transport: Some((6, 1000, 80)) }
 }
 
 #[test]

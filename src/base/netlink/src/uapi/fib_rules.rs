@@ -14,6 +14,7 @@ pub(crate) const FR_ACT_TO_TBL: u8 = 1;
 pub(crate) const FRA_DST: u16 = 1;
 pub(crate) const FRA_FWMARK: u16 = 10;
 pub(crate) const FRA_FWMASK: u16 = 16;
+pub(crate) const FRA_L3MDEV: u16 = 19;
 pub(crate) const FIB_RULE_INVERT: u32 = 2;
 pub(crate) const FR_ACT_BLACKHOLE: u8 = 6;
 pub(crate) const FR_ACT_UNREACHABLE: u8 = 7;

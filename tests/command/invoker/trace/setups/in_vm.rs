@@ -56,6 +56,23 @@ fn ipvlan_and_vrf() -> Vec<Setup> {
     ]
 }
 
+/// Bridges and the uplink in a VRF of the host.
+fn host_vrf() -> Vec<Setup> {
+    let in_vrf = "ip link add red type vrf table 77; ip link set red up; ip link set up0 master red; \
+                  ip address add fd00:7::2/64 dev up0 nodad; \
+                  ip route add default via 10.7.0.1 vrf red; ip -6 route add default via fd00:7::1 vrf red; \
+                  for of in br0 br9; do ip link add $of type bridge; ip link set $of up master red; done";
+    // The main table has no default route to the internet.
+    let to = &[FAR, FAR6, "gateway", "10.7.0.2", "db", "fd00:214:1::3", "third:9", "192.0.2.1:8080"];
+    vec![setup("a VRF of the host", json!([bridge(json!({}))])).host(in_vrf).to(to)]
+}
+
+#[test]
+fn a_vrf_of_the_host_is_healthy() {
+    in_vm!();
+    assert_healthy(plugin_dir(), host_vrf());
+}
+
 #[test]
 fn ipvlan_and_vrf_are_healthy() {
     in_vm!();
@@ -68,4 +85,5 @@ fn vlans_ipvlan_and_vrf_of_the_go_plugins_are_healthy() {
     need_recent_go!(go);
     assert_healthy(go, vlans());
     assert_healthy(go, ipvlan_and_vrf());
+    assert_healthy(go, host_vrf());
 }
