@@ -7,6 +7,7 @@ use cnimble_netlink::lookup::{ChosenRoute, Packet, RouteKind};
 use cnimble_netlink::nft::HookPoint;
 use cnimble_netlink::xfrm::IpsecDirection;
 use cnimble_netlink::{Errno, Error, sysctl};
+use cnimble_rules::portmap;
 
 use super::explain::{self, Cause, table_name};
 use super::flow::Flow;
@@ -52,6 +53,7 @@ impl Walk<'_> {
             self.passes(HOST, "route", format!("{} is an address of the host", flow.to));
             self.check_ipsec(&[IpsecDirection::In], flow)?;
             self.check_rules(HookPoint::Input, flow)?;
+            self.check_services(flow)?;
             return Ok(Exit::Local);
         }
         if route.kind != RouteKind::Unicast {
@@ -67,6 +69,30 @@ impl Walk<'_> {
         self.check_rules(HookPoint::Postrouting, flow)?;
         self.check_nat(HookPoint::Postrouting, flow);
         Ok(Exit::Link(link, route.via.unwrap_or(flow.to)))
+    }
+
+    /// Ends the walk at an address of a Service that is on a link of the host. IPVS takes such packets behind the rules
+    /// of `input`, and its tables are not read.
+    fn check_services(&mut self, flow: &Flow) -> Step<()> {
+        let holders: Vec<u32> =
+            self.own.iter().filter(|(_, addr)| addr.net.ip() == flow.to).map(|(index, _)| *index).collect();
+        let services = match portmap::links_of_services() {
+            Ok(services) => services,
+            Err(err) => {
+                self.unknown(HOST, "ipvs", format!("the links of Services can't be read: {err}"));
+                return Ok(());
+            }
+        };
+        let Some(index) = holders.into_iter().find(|index| services.contains(index)) else { return Ok(()) };
+        let link = self.host_link(index)?;
+        let text = format!(
+            "{} is the address of a Service on {}, and where IPVS sends the packet is not followed",
+            flow.to, link.name
+        );
+        let mut station = Station::new(self.way, HOST, "ipvs", Verdict::Unknown, text).remedy("ipvsadm -Ln");
+        station.explains_silence = true;
+        self.stations.push(station);
+        Err(Halt::Ended)
     }
 
     /// Follows a packet that the host itself sends, by the routes of a VRF if there is one.

@@ -30,6 +30,31 @@ fn sctp_is_looked_at_and_not_probed() {
     }
 }
 
+/// A bridge stands in for the link on which kube-proxy in IPVS mode puts the addresses of Services.
+#[test]
+fn what_ipvs_does_with_a_packet_is_not_followed() {
+    need!("ip", "nft");
+    let site = Site::new();
+    site.network("net", "br0", 1, &json!({}));
+    let _web = site.add("net", "web");
+    let host = &site.node.host;
+    host.shell("ip link add kube-ipvs0 type bridge; ip address add 10.96.0.1/32 dev kube-ipvs0");
+    let looked = site.trace(&["web", "10.96.0.1:80", "--no-probe"]);
+    assert_eq!(looked.status, 8, "{}", looked.describe());
+    let text = "out host ipvs: 10.96.0.1 is the address of a Service on kube-ipvs0, and where IPVS sends the packet is not \
+                followed";
+    assert_eq!(stations(&looked, "unknown"), [text]);
+    // Nothing listens here, and the refusal comes back.
+    let probed = site.trace(&["web", "10.96.0.1:80"]);
+    assert_eq!(probed.status, 0, "{}", probed.describe());
+    host.shell(
+        "nft 'table inet own { chain in { type filter hook input priority 0; ip daddr 10.96.0.1 drop; }; }'",
+    );
+    let dropped = site.trace(&["web", "10.96.0.1:80"]);
+    assert_eq!(dropped.status, 6, "{}", dropped.describe());
+    assert!(stations(&dropped, "stops")[0].starts_with("out host input:"), "{}", dropped.describe());
+}
+
 /// A permanent entry can be right: another host may answer for the address.
 #[test]
 fn a_wrong_permanent_neighbour_of_the_uplink_cannot_be_known() {
