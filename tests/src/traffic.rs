@@ -108,7 +108,8 @@ pub fn tcp_is_shut(from: &Ns, to: &str) -> bool {
     tcp_within(silence(SILENCE), from, to).is_err()
 }
 
-fn tcp_within(limit: Duration, from: &Ns, to: &str) -> io::Result<String> {
+/// The answer of a server, or the error of one that does not answer in time.
+pub fn tcp_within(limit: Duration, from: &Ns, to: &str) -> io::Result<String> {
     let to: SocketAddr = to.parse().unwrap();
     from.within(|| {
         let mut stream = TcpStream::connect_timeout(&to, limit)?;

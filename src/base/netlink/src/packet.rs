@@ -66,6 +66,10 @@ pub enum Pattern {
     Tcp(u32),
     /// ICMP, and datagrams from or to this UDP port.
     Udp(u16),
+    /// ICMP, and segments of TCP that begin, accept or refuse a connection.
+    AnyTcpHandshake,
+    /// ICMP, and all datagrams of UDP.
+    AnyUdp,
 }
 
 /// Protocol numbers of IP.
@@ -74,6 +78,9 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 const ICMP_V6: u32 = 58;
 const LD_BEHIND: u16 = 0x40;
+const LDB_BEHIND: u16 = 0x50;
+/// The flags SYN and RST of a segment (RFC 9293, 3.1).
+const SYN_OR_RST: u32 = 0x06;
 const AND: u16 = 0x54;
 const LDX: u16 = 0x01;
 const REJECT: libc::sock_filter = instruction(RET, 0, 0, 0);
@@ -127,6 +134,12 @@ impl Pattern {
                 ];
                 (Some(UDP), tests)
             }
+            Pattern::AnyTcpHandshake => {
+                let tests =
+                    vec![instruction(LDB_BEHIND, 0, 0, 13), instruction(JSET, 0, 1, SYN_OR_RST), TAKE];
+                (Some(TCP), tests)
+            }
+            Pattern::AnyUdp => (Some(UDP), vec![TAKE]),
         };
         if let Some(protocol) = protocol {
             program.extend([instruction(JEQ, 1, 0, protocol), REJECT]);

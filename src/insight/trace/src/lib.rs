@@ -111,8 +111,8 @@ fn look_along(walk: &mut Walk<'_>, sender: Sender<'_>, flow: Flow) -> Result<Tra
 }
 
 /// Does what [`look`] does, then sends a packet and waits at most `patience` for its answer. After that it looks again,
-/// because the packet makes the kernel ask for neighbours. If nothing can be sent from outside, it returns the look,
-/// which says so.
+/// because the packet makes the kernel ask for neighbours. If nothing can be sent in the place of a host outside, it
+/// waits half a minute for a packet that this host sends itself. If none comes, it returns the look, which says so.
 ///
 /// # Errors
 /// Fails as [`look`] does, or if the packet can't be captured.
@@ -151,13 +151,24 @@ pub fn probe(
     }
     // The probe only confirms a fault that the look has found.
     let patience = if trace.outcome == Outcome::Stopped { patience.min(CONFIRMATION) } else { patience };
-    let evidence = match probe::send(origin, &flow, (from, transport), taps, patience) {
-        // The look is returned, with a station that says what is missing.
+    let evidence = match probe::send(origin, &flow, (from, transport), taps.clone(), patience) {
         Err(err) if matches!(origin, Origin::Link(_)) => {
-            let text = format!("no packet from outside could be made, which takes Linux 5.12: {err}");
-            trace.stations.push(Station::new(Way::Out, HOST, "probe", Verdict::Unknown, text));
-            trace.outcome = station::outcome(&trace.stations);
-            return Ok(trace);
+            let seconds = probe::REAL_PATIENCE.max(patience).as_secs();
+            let text = format!("no packet from outside could be made, which takes Linux 5.12 ({err})");
+            log::warn!("{text}: waiting {seconds} s for one of {from} to {}", receiver_text(&flow));
+            match probe::await_real(&flow, (from, transport), taps, patience)? {
+                Some(evidence) => evidence,
+                // The look is returned, with a station that says what is missing.
+                None => {
+                    let text = format!(
+                        "{text}, and within {seconds} s none of {from} to {} came: have it send one meanwhile",
+                        receiver_text(&flow)
+                    );
+                    trace.stations.push(Station::new(Way::Out, HOST, "probe", Verdict::Unknown, text));
+                    trace.outcome = station::outcome(&trace.stations);
+                    return Ok(trace);
+                }
+            }
         }
         sent => sent?,
     };
@@ -171,6 +182,14 @@ pub fn probe(
         trace.answer = evidence.answer.or(Some("port unreachable: nothing listens there"));
     }
     Ok(trace)
+}
+
+/// Returns the receiver with its port, if it has one.
+fn receiver_text(flow: &Flow) -> String {
+    match flow.to_port {
+        0 => flow.to.to_string(),
+        port => format!("{} port {port}/{}", flow.to, flow.protocol),
+    }
 }
 
 /// Returns whether the pod is in the host's own network namespace.

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use cnimble_tests::traffic::{self, Server};
-use cnimble_tests::{PATIENCE, Pod, need, need_go, need_recent_go, plugin_dir, wait_until};
+use cnimble_tests::{Outcome, PATIENCE, Pod, need, need_go, need_recent_go, plugin_dir, wait_until};
 use serde_json::json;
 
 use super::healthy::assert_answered;
@@ -183,6 +184,58 @@ fn each_fault_inwards_is_named_with_the_go_plugins() {
     need_recent_go!(go, "ip", "nft", "iptables-nft-save", "iptables-nft-restore");
     assert_each_named(go, "nftables");
     assert_each_named(go, "iptables");
+}
+
+impl Site {
+    /// Traces what comes from the router, which sends by `send` until the trace ends. No probe can be sent: the number
+    /// of the process is 1 in its PID namespace, so the name of the pair's end is taken.
+    fn trace_real(&self, to: &str, send: impl Fn()) -> Outcome {
+        let host = &self.node.host;
+        let args = ["trace", "--json", "--from", "10.7.0.1", to];
+        let traced = self.node.cnimble(self.plugins, &args).command;
+        let mut command = host.command("unshare");
+        command.args(["--pid", "--fork"]).arg(traced.get_program()).args(traced.get_args());
+        command.envs(traced.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            send();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Outcome::from("cnimble trace", child.wait_with_output().unwrap())
+    }
+}
+
+#[test]
+fn a_real_packet_is_followed_where_no_probe_can_be_sent() {
+    need!("ip", "nft", "unshare");
+    let site = Site::new();
+    let pod = site.publish("nftables");
+    let _server = Server::start(&pod, 80, "pod");
+    let host = &site.node.host;
+    host.ip("link add cnitrace1 type bridge");
+    let by_tcp = || {
+        let limit = Duration::from_millis(500);
+        drop(traffic::tcp_within(limit, &site.router, "10.7.0.2:8080"));
+    };
+    let traced = site.trace_real("10.7.0.2:8080", by_tcp);
+    assert_answered(&traced);
+    assert!(traced.text().contains("the port is open"), "{}", traced.describe());
+    let told = "waiting 30 s for one of 10.7.0.1 to 10.7.0.2 port 8080/tcp";
+    assert!(traced.stderr.contains(told), "{}", traced.describe());
+    let traced = site.trace_real("10.7.0.2:8080/udp", || drop(traffic::udp(&site.router, "10.7.0.2:8080")));
+    assert_answered(&traced);
+    let rule = "table inet own { chain forward { type filter hook forward priority 0; oifname br0 drop; }; }";
+    host.nft(rule);
+    let traced = site.trace_real("10.7.0.2:8080", by_tcp);
+    assert_eq!(traced.status, 8, "{}", traced.describe());
+    let last = stations(&traced, "unknown").pop().unwrap();
+    assert!(last.contains("rules were not traced"), "{}", traced.describe());
+    // Packets of another host are not followed.
+    let traced = site.trace_real("10.7.0.2:9", || ());
+    assert_eq!(traced.status, 8, "{}", traced.describe());
+    let last = stations(&traced, "unknown").pop().unwrap();
+    let says = "within 30 s none of 10.7.0.1 to 10.7.0.2 port 9/tcp came: have it send one meanwhile";
+    assert!(last.ends_with(says), "{}", traced.describe());
 }
 
 /// The pair of links goes with the namespace of its other end, which the kernel removes a moment after the process.

@@ -10,6 +10,7 @@ mod inject;
 mod join;
 mod neighbours;
 mod packet;
+mod real;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use cnimble_liveness::named::NamedPod;
 use cnimble_netlink::conntrack::{self, FirstPacket};
 use cnimble_netlink::nft::{DROPPING_CHAIN, Family, Nft, TraceMonitor, TraceStep};
-use cnimble_netlink::packet::{Direction, Socket, SocketPurpose};
+use cnimble_netlink::packet::{Direction, Pattern, Socket, SocketPurpose};
 use cnimble_netlink::raw::{RawSocket, Transport};
 use cnimble_netlink::{Errno, Error, NetNs};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,6 +34,7 @@ use super::station::Tap;
 use inject::Injector;
 pub(crate) use join::join;
 use packet::{Probe, Sighting};
+pub(crate) use real::{REAL_PATIENCE, await_real};
 
 /// The time after which the probe is sent again. The first one may be lost while the kernel asks for a neighbour.
 const AGAIN: Duration = Duration::from_millis(1000);
@@ -50,8 +52,9 @@ const FIRST_PORT: u16 = 61_100;
 struct Watched {
     tap: Tap,
     socket: Socket,
-    /// Whether it is the link of the pod that sends the probe, and not another pod's.
-    is_sender: bool,
+    /// The direction in which an answer reaches the sender by this link: into the pod that has sent the probe, or out
+    /// of the node. It is `None` for the other links.
+    to_sender: Option<Direction>,
     probe: bool,
     answer: bool,
 }
@@ -160,7 +163,7 @@ pub(crate) fn send(
         Origin::Pod(pod) => Some(&pod.netns),
         Origin::Link(_) => None,
     };
-    let mut watched = watch(taps, sender, &probe, &mut evidence)?;
+    let mut watched = watch(taps, sender, probe.pattern(), &mut evidence)?;
     let mut tracer = trace_rules(&probe, origin, &mut evidence)?;
     let transmitter = Transmitter::open(origin, &probe)?;
     // A program at the pod's link can drop the probe before it is captured, so it counts as seen there.
@@ -219,12 +222,12 @@ fn random() -> Result<u32, Error> {
 fn watch(
     taps: Vec<Tap>,
     sender: Option<&PathBuf>,
-    probe: &Probe,
+    pattern: Pattern,
     evidence: &mut Evidence,
 ) -> Result<Vec<Watched>, Error> {
     let mut watched = Vec::new();
     for tap in taps {
-        let open = || Socket::open(SocketPurpose::Ip(probe.pattern()), tap.index);
+        let open = || Socket::open(SocketPurpose::Ip(pattern), tap.index);
         let socket = match &tap.netns {
             None => open(),
             Some(netns) => NetNs::open(netns)?.enter(open)?,
@@ -232,7 +235,8 @@ fn watch(
         match socket {
             Ok(socket) => {
                 let is_sender = sender.is_some() && tap.netns.as_ref() == sender;
-                watched.push(Watched { tap, socket, is_sender, probe: false, answer: false });
+                let to_sender = is_sender.then_some(Direction::Received);
+                watched.push(Watched { tap, socket, to_sender, probe: false, answer: false });
             }
             Err(err) => {
                 evidence.missing.push(format!("nothing was captured on link number {}: {err}", tap.index));
@@ -363,26 +367,36 @@ fn read_packets(probe: &Probe, watched: &mut Watched, evidence: &mut Evidence) {
     for _ in 0..AT_ONCE {
         // A link that goes down returns one error.
         let Ok(Some((direction, packet))) = watched.socket.capture(&mut buffer) else { return };
-        let is_pod = watched.tap.netns.is_some();
-        // A bridge floods frames for an address that it does not know, and a pod drops them.
-        if is_pod && direction == Direction::Foreign {
-            continue;
+        record_packet(probe, watched, direction, packet, evidence);
+    }
+}
+
+/// Records what a captured packet shows.
+fn record_packet(
+    probe: &Probe,
+    watched: &mut Watched,
+    direction: Direction,
+    packet: &[u8],
+    evidence: &mut Evidence,
+) {
+    // A bridge floods frames for an address that it does not know, and a pod drops them.
+    if watched.tap.netns.is_some() && direction == Direction::Foreign {
+        return;
+    }
+    let reaches_sender = watched.to_sender == Some(direction);
+    match probe.recognize(packet) {
+        Some(Sighting::Probe) => {
+            watched.probe = true;
+            let first = probe.first_packet(packet);
+            evidence.seen.extend(first.map(|first| (watched.tap.netns.clone(), first)));
         }
-        let in_pod = is_pod && watched.is_sender && direction == Direction::Received;
-        match probe.recognize(packet) {
-            Some(Sighting::Probe) => {
-                watched.probe = true;
-                let first = probe.first_packet(packet);
-                evidence.seen.extend(first.map(|first| (watched.tap.netns.clone(), first)));
+        Some(Sighting::Answer(text)) => {
+            watched.answer = true;
+            if reaches_sender {
+                evidence.answer = Some(text);
             }
-            Some(Sighting::Answer(text)) => {
-                watched.answer = true;
-                if in_pod {
-                    evidence.answer = Some(text);
-                }
-            }
-            Some(Sighting::Error { from, text }) if in_pod => evidence.error = Some((from, text)),
-            Some(Sighting::Error { .. }) | None => {}
         }
+        Some(Sighting::Error { from, text }) if reaches_sender => evidence.error = Some((from, text)),
+        Some(Sighting::Error { .. }) | None => {}
     }
 }

@@ -22,6 +22,7 @@ const IPV6_HEADER: usize = 40;
 
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
 
 /// A probe. The random number identifies it.
 #[derive(Debug, Clone, Copy)]
@@ -146,6 +147,27 @@ impl Probe {
         }
     }
 
+    /// Takes the identity of the first packet of a connection that a host sends itself, in place of a probe. It returns
+    /// `None` if the packet is not from the flow's sender to its receiver, or begins no connection.
+    pub(crate) fn adopt(flow: &Flow, from: IpAddr, transport: Transport, packet: &[u8]) -> Option<Self> {
+        let (source, protocol, data) = split(packet)?;
+        let is_from_sender = source == from && destination(packet)? == flow.to;
+        if !is_from_sender || protocol != transport.number(flow.to.is_ipv4()) {
+            return None;
+        }
+        let (from_port, to_port) = match transport {
+            Transport::Icmp => (0, 0),
+            Transport::Tcp | Transport::Udp => (half(data, 0)?, half(data, 2)?),
+        };
+        let (begins, number) = match transport {
+            Transport::Icmp => (ECHO.contains(data.first()?), word(data, 8)?),
+            Transport::Tcp => (data.get(13)? & (SYN | ACK) == SYN, word(data, 4)?),
+            Transport::Udp => (true, first_word(data)?),
+        };
+        let adopted = Probe { flow: Flow { from_port, ..*flow }, from, transport, number };
+        (begins && to_port == flow.to_port).then_some(adopted)
+    }
+
     /// Recognizes the beginning of a packet that a rule of [`answer_conditions`](Self::answer_conditions) has matched.
     /// So an error quotes the probe, although the kernel's message does not contain the quotation. Without an IP header
     /// the receiver is taken for the sender of the error.
@@ -213,7 +235,7 @@ impl Probe {
                 if ports == (self.flow.to_port, self.flow.from_port) && ports.0 != ports.1 {
                     return Some(Sighting::Answer("a datagram"));
                 }
-                (word(data, 8)? == self.number).then_some(Sighting::Probe)
+                (first_word(data)? == self.number).then_some(Sighting::Probe)
             }
         }
     }
@@ -302,6 +324,17 @@ fn word(data: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*data.get(offset..)?.first_chunk()?))
 }
 
+/// Returns the first four bytes of a datagram's data as a number. Missing ones count as zero. A link may have filled up
+/// the frame behind the datagram's end.
+fn first_word(datagram: &[u8]) -> Option<u32> {
+    let end = usize::from(half(datagram, 4)?).min(datagram.len());
+    let mut first = [0; 4];
+    for (to, from) in first.iter_mut().zip(datagram.get(8..end)?) {
+        *to = *from;
+    }
+    Some(u32::from_be_bytes(first))
+}
+
 /// Returns two bytes as a number.
 fn half(data: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*data.get(offset..)?.first_chunk()?))
@@ -369,6 +402,36 @@ mod tests {
             let tiny = Probe { flow: Flow { size: Some(1), ..small.flow }, ..small };
             assert_eq!(tiny.bytes(), small.bytes());
         }
+    }
+
+    #[test]
+    fn only_the_first_packet_of_the_awaited_sender_is_adopted() {
+        for (transport, number) in [(Transport::Icmp, 1), (Transport::Tcp, 6), (Transport::Udp, 17)] {
+            let sent = probe(transport, "10.0.0.9", "10.0.0.1");
+            let packet = v4([10, 0, 0, 1], number, &sent.bytes());
+            let adopt = |packet: &[u8], from: &str| {
+                Probe::adopt(&sent.flow, from.parse().unwrap(), transport, packet)
+            };
+            let adopted = adopt(&packet, "10.0.0.1").unwrap();
+            assert_eq!((adopted.number, adopted.flow.from_port), (sent.number, sent.flow.from_port));
+            assert_eq!(adopted.recognize(&packet), Some(Sighting::Probe), "{transport:?}");
+            assert!(adopt(&packet, "10.0.0.2").is_none(), "{transport:?}");
+            for length in 0..packet.len() {
+                let _ = adopt(&packet[..length], "10.0.0.1");
+            }
+        }
+        // A datagram of one byte, with the frame's padding behind it.
+        let udp = probe(Transport::Udp, "10.0.0.9", "10.0.0.1");
+        let short = v4([10, 0, 0, 1], 17, &[0xee, 0x48, 0, 80, 0, 9, 0, 0, 7, 1, 1, 1]);
+        let adopted = Probe::adopt(&udp.flow, udp.from, Transport::Udp, &short).unwrap();
+        assert_eq!((adopted.number, adopted.recognize(&short)), (0x0700_0000, Some(Sighting::Probe)));
+        let tcp = probe(Transport::Tcp, "10.0.0.9", "10.0.0.1");
+        let mut later = tcp.bytes();
+        later[13] = SYN | ACK;
+        assert!(Probe::adopt(&tcp.flow, tcp.from, Transport::Tcp, &v4([10, 0, 0, 1], 6, &later)).is_none());
+        let other = Flow { to_port: 81, ..tcp.flow };
+        let packet = v4([10, 0, 0, 1], 6, &tcp.bytes());
+        assert!(Probe::adopt(&other, tcp.from, Transport::Tcp, &packet).is_none());
     }
 
     #[test]
