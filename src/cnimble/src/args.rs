@@ -65,18 +65,19 @@ Examples:
 Exit status:
   0  success
   1  a plugin or the container runtime refused; its message and code are shown
-  2  the command line or an environment variable is wrong, or names an unknown pod,
-     container, namespace or key
-  3  the network is unknown; a configuration, manifest or kubeconfig is missing or wrong;
-     or validate --strict has findings
-  4  a plugin, the container runtime or the API server is missing, can't be run or reached,
-     gave no proper answer, or lacks the version
-  5  a file of the node, a socket or stdout can't be read or written, or only root may do it
-  6  doctor, tree --check or --cri, cri status, cri inspect or pod status has findings; or doctor has
-     warnings; or node --once found a fault in the node's own network; or trace found what
-     stops the packet
-  7  doctor, gc --gone or gc --cri could not repair everything; or hand-over or network rm
-     left something; or the record of a del stays
+  2  the command line or an environment variable is wrong, or names an unknown
+     pod, container, namespace or key
+  3  the network is unknown; a configuration, manifest or kubeconfig is missing
+     or wrong; or validate --strict has findings
+  4  a plugin, the container runtime or the API server is missing, can't be run
+     or reached, gave no proper answer, or lacks the version
+  5  a file of the node, a socket or stdout can't be read or written, or only
+     root may do it
+  6  doctor, tree --check or --cri, cri status, cri inspect or pod status has
+     findings; or doctor has warnings; or node --once found a fault in the
+     node's own network; or trace found what stops the packet
+  7  doctor, gc --gone or gc --cri could not repair everything; or hand-over or
+     network rm left something; or the record of a del stays
   8  trace cannot know whether the packet passes
   129, 130, 143
      stopped by SIGHUP, SIGINT or SIGTERM; an unfinished add was rolled back";

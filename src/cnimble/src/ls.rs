@@ -28,7 +28,7 @@ const WHAT: &str = "can't list the attachments";
 /// Fails if the given network is neither configured nor in use.
 pub(super) fn ls(session: &Session, given: &Ls) -> Result<(), Report> {
     let notes = Notes { names: names(given.cri.as_deref())?, ..Notes::default() };
-    let tree = tree::read(session, &notes)?;
+    let tree = tree::read(session, &notes, WHAT)?;
     if let Some(name) = &given.network
         && !tree.networks.iter().any(|network| network.name == *name)
     {

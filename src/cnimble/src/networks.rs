@@ -53,7 +53,7 @@ fn inspect(session: &Session, given: &One) -> Result<(), Report> {
     let hides = hides.map(|other| other.path).collect();
     let failed = |err: String| Report::because(Exit::Files, what, err);
     let ranges = usage(&network.list).map_err(|err| failed(err.to_string()))?;
-    let tree = tree::read(session, &Notes::default())?;
+    let tree = tree::read(session, &Notes::default(), what)?;
     let caches = session.caches();
     let attachments = ls::attachments(&tree, |of| of.name == given.network, &caches).map_err(failed)?;
     let bridges = bridge::configured(&network.list).map(look_at_bridge).collect::<Result<_, _>>();

@@ -22,7 +22,7 @@ const WHAT: &str = "can't draw the networks";
 pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> {
     let is_checked = given.check || given.cri.is_some();
     let notes = if is_checked { notes(session, given.cri.as_deref()).await? } else { Notes::default() };
-    let mut tree = read(session, &notes)?;
+    let mut tree = read(session, &notes, WHAT)?;
     if let Some(what) = &given.what {
         remove_others(&mut tree, what, session, given.cri.as_deref())?;
     }
@@ -106,26 +106,26 @@ async fn notes(session: &Session, socket: Option<&OsStr>) -> Result<Notes, Repor
     Ok(Notes { names: diagnosis.pods, problems, not_checked })
 }
 
-/// Returns the node's networks, with these notes about their pods.
-pub(super) fn read(session: &Session, notes: &Notes) -> Result<tree::Tree, Report> {
-    let configured = configured(session)?;
+/// Returns the node's networks, with these notes about their pods. `what` is the sentence that an error begins with.
+pub(super) fn read(session: &Session, notes: &Notes, what: &str) -> Result<tree::Tree, Report> {
+    let configured = configured(session, what)?;
     let sources = Sources { caches: &session.caches(), configured: &configured, notes };
-    tree::read(&sources).map_err(|err| Report::because(Exit::Files, WHAT, err))
+    tree::read(&sources).map_err(|err| Report::because(Exit::Files, what, err))
 }
 
 /// Returns the usable networks in the order of their files, of which the first of each name counts. `cnimble networks`
 /// reports the others. It fails if a directory that the user names can't be read.
-fn configured(session: &Session) -> Result<Vec<cnimble_cni::NetworkList>, Report> {
+fn configured(session: &Session, what: &str) -> Result<Vec<cnimble_cni::NetworkList>, Report> {
     let dir = session.conf.dir();
     if session.own_conf
         && let Err(err) = std::fs::read_dir(dir)
     {
-        return Err(Report::new(Exit::Config, WHAT)
+        return Err(Report::new(Exit::Config, what)
             .row("directory", dir.display().to_string())
             .row("why", err.to_string())
             .hint("--conf-dir or NETCONFPATH names the directory of configurations"));
     }
-    let listing = session.conf.list().map_err(|err| Report::conf(WHAT, &err))?;
+    let listing = session.conf.list().map_err(|err| Report::conf(what, &err))?;
     Ok(listing.networks.into_iter().map(|network| network.list).collect())
 }
 

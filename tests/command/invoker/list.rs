@@ -215,9 +215,10 @@ fn a_checked_tree_with_a_fault_ends_with_6() {
 fn a_directory_that_the_user_names_is_there() {
     need!();
     let site = Site::new();
-    for verb in ["tree", "ls"] {
+    for (verb, what) in [("tree", "can't draw the networks"), ("ls", "can't list the attachments")] {
         let outcome = site.try_run(&[verb, "--conf-dir", "/nonexistent"]);
         assert_eq!(outcome.status, 3, "{}", outcome.describe());
+        assert!(outcome.stderr.starts_with(&format!("cnimble: {what}")), "{}", outcome.describe());
         assert!(outcome.stderr.contains("/nonexistent"), "{}", outcome.describe());
     }
     // Without the option and the variable the usual directory may be missing.

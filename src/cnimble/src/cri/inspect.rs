@@ -29,7 +29,7 @@ pub(super) async fn inspect(session: &Session, client: &Client, pod: &str) -> Re
     let doctor = doctor::new(session, &[], 0);
     let sight =
         Sight::look(&doctor.evidence).map_err(|err| Report::because(Exit::Files, what.as_str(), err))?;
-    let tree = crate::tree::read(session, &crate::tree::Notes::default())?;
+    let tree = crate::tree::read(session, &crate::tree::Notes::default(), &what)?;
     let (mut documents, mut differ) = (Vec::new(), false);
     for sandbox in found {
         let status = client.sandbox(&sandbox.id).await.map_err(|err| report(&what, &err))?;
