@@ -75,11 +75,15 @@ fn packages_have_every_plugin_unit_page_and_licence() {
     std::os::unix::fs::symlink(&command, from.join("cnimble")).unwrap();
     std::os::unix::fs::symlink(plugin_dir().join("cluster-local-store"), from.join("cluster-local-store"))
         .unwrap();
+    // As in a shell that is older than the machine's rustup.
+    let path = std::env::var("PATH").unwrap();
+    let path: Vec<&str> = path.split(':').filter(|dir| !dir.ends_with("/.cargo/bin")).collect();
     let output = Command::new(script("package"))
         .args(["deb", "rpm", "tar", "--cluster", "--from"])
         .arg(&from)
         .arg("--tree")
         .arg(dir.path())
+        .env("PATH", path.join(":"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
