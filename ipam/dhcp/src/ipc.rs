@@ -40,7 +40,8 @@ impl LeaseOwner {
 
 /// Returns the error of CHECK for an interface without a lease, with code 103.
 pub(crate) fn no_lease(ifname: &str) -> Error {
-    Error::check(format!("dhcp: there is no lease for {ifname}")).details("hint: create the pod again")
+    Error::check(format!("dhcp: the daemon knows no lease for {ifname}"))
+        .details("hint: create the pod again")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

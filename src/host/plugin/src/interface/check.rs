@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use cnimble_cni::{CniResult, Error, Interface};
 use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{self, Change, Link};
-use cnimble_netlink::{self as netlink, IfPresent as _, NetNs, Netlink, Request, addr, route};
+use cnimble_netlink::{IfPresent as _, NetNs, Netlink, Request, addr, route};
 
 use crate::{Call, Place};
 
@@ -206,7 +206,7 @@ pub fn host_end_mac(end: &Link, prev: &CniResult) -> Result<(), Error> {
 /// # Errors
 /// Fails with the codes of the module.
 pub fn addresses(inside: &mut Netlink, pod: &Link, prev: &CniResult) -> Result<(), Error> {
-    let present = listed(inside.addrs(pod.index))?;
+    let present = inside.addrs(pod.index)?;
     for ip in &prev.ips {
         if !present.iter().any(|addr| addr.net == ip.address) {
             return Err(Error::check(format!("interface {} lacks address {}", pod.name, ip.address)));
@@ -252,10 +252,10 @@ pub fn routes(
     tables.dedup();
     let mut present = Vec::new();
     for table in tables {
-        present.extend(listed(netlink.routes(link.index, table))?);
+        present.extend(netlink.routes(link.index, table)?);
     }
     if find_missing(wanted, &present).is_some_and(|then| then.table.is_none()) {
-        present.extend(listed(netlink.routes(link.index, Some(route::ANY_TABLE)))?);
+        present.extend(netlink.routes(link.index, Some(route::ANY_TABLE))?);
     }
     match find_missing(wanted, &present) {
         None => Ok(()),
@@ -264,11 +264,6 @@ pub fn routes(
             Err(Error::check(format!("route {}{via} is missing {place}", then.dst)))
         }
     }
-}
-
-/// Makes a list that is too long to be read ([`Netlink::open_bounded`]) a difference from the wanted state.
-fn listed<T>(list: netlink::Result<T>) -> Result<T, Error> {
-    list.map_err(|err| if err.is(Errno::E2BIG) { Error::check(err.to_string()) } else { err.into() })
 }
 
 /// Returns the table of the link's VRF, if the link is a port of one.
