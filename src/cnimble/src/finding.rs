@@ -1,5 +1,7 @@
 //! Findings of the doctor with their outcomes, as text and as JSON.
 
+use std::borrow::Cow;
+
 use serde::{Serialize, Serializer};
 
 use cnimble_doctor::{Cure, Diagnosis, Finding, FindingKind, Repair, Subject};
@@ -16,7 +18,7 @@ pub(super) struct Item {
     /// Why the finding is left alone.
     doubt: Option<String>,
     /// What a repair does.
-    remedy: &'static str,
+    remedy: Cow<'static, str>,
     /// Why the repair failed.
     error: Option<String>,
     /// What can repair the finding.
@@ -115,7 +117,7 @@ impl Item {
         let owner = owner(self.network.as_ref(), container_id.as_ref(), ifname.as_ref(), pod.as_ref());
         let mut rows = vec![("owner", owner), ("why", why.clone())];
         rows.retain(|(_, text)| !text.is_empty());
-        let remedy = self.remedy.to_owned();
+        let remedy = self.remedy.to_string();
         rows.push(match outcome {
             RepairOutcome::Found | RepairOutcome::InPod => (planned, remedy),
             RepairOutcome::Left => ("left alone", self.doubt.clone().unwrap_or_default()),

@@ -53,6 +53,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nix::sys::stat::{Mode, umask};
 use serde_json::Value;
 
+use cnimble_os::shell::quoted;
 use cnimble_runtime::locks::{self as locks, Locks};
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, DEFAULT_CNI_PATH, DEFAULT_CONF_DIR, Invoker};
 
@@ -175,15 +176,6 @@ fn directories(global: &Global) -> String {
         }
     }
     text
-}
-
-/// Returns a word as a shell reads it.
-fn quoted(word: &str) -> String {
-    if word.chars().all(|of| of.is_ascii_alphanumeric() || "/._-+:@%=".contains(of)) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 fn main() -> ExitCode {
@@ -332,17 +324,5 @@ async fn run(session: &Session, command: &Command) -> Result<(), Report> {
         Command::Run(given) => run::run(session, given).await,
         Command::Serve(given) => serve::serve(session, given).await,
         Command::Node(given) => node::node(session, given).await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn words_of_a_hint_can_be_pasted() {
-        assert_eq!(quoted("/var/lib/cni"), "/var/lib/cni");
-        assert_eq!(quoted("my dir"), "'my dir'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 }

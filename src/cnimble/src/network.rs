@@ -7,7 +7,8 @@ use serde_json::json;
 
 use cnimble_cni::{self as cni, Attachment, NetworkList, Version};
 use cnimble_doctor::Reach;
-use cnimble_liveness::data_dirs;
+use cnimble_liveness::{DEFAULT_GRACE, data_dirs};
+use cnimble_os::shell::quoted;
 use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};
@@ -84,13 +85,13 @@ pub(super) async fn gc(session: &Session, given: &Gc) -> Result<(), Report> {
             format!("{name}: no DEL ran")
         }
         Some(valid) if network.version >= Version::V1_1_0 => format!(
-            "{name}: DEL of attachments on record in {dir} that aren't valid and GC of the plugins succeeded; valid \
-             attachments: {}",
+            "{name}: DEL of attachments that aren't valid, by the usable records in {dir}, and GC of the plugins that \
+             were found succeeded; valid attachments: {}",
             valid.len()
         ),
         Some(valid) => format!(
-            "{name}: DEL of attachments on record in {dir} that aren't valid succeeded; valid attachments: {}; \
-             version {} has no GC",
+            "{name}: DEL of attachments that aren't valid, by the usable records in {dir}, succeeded; valid \
+             attachments: {}; version {} has no GC",
             valid.len(),
             network.version
         ),
@@ -107,8 +108,8 @@ fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
         Ok(network) => return Ok(network),
         Err(err) => err,
     };
-    let entries = session.invoker.cache().list();
-    let entries = entries.map_err(|err| Report::because(Exit::Files, "can't read the records", err))?;
+    let unreadable = |err| Report::because(Exit::Files, "can't read the records", err);
+    let (entries, unread) = session.invoker.cache().list_with_unread().map_err(unreadable)?;
     let mut of_network = entries.iter().filter(|entry| entry.network == *name && !given.from_file);
     match of_network.find_map(|entry| entry.network_list().ok()) {
         Some(recorded) => {
@@ -117,7 +118,11 @@ fn cleanable(session: &Session, given: &Gc) -> Result<NetworkList, Report> {
             ));
             Ok(recorded)
         }
-        None => Err(Report::conf("can't clean up", &err)),
+        // A record that can't be read may be of this network.
+        None => Err(match unread.into_iter().next() {
+            Some(unread) if !given.from_file => unreadable(unread),
+            _ => Report::conf("can't clean up", &err),
+        }),
     }
 }
 
@@ -151,8 +156,14 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
     if failed.peek().is_some() {
         let report = Report::new(Exit::Left, what).row("network", &network.name);
         let report = failed.fold(report, |report, why| report.row("why", why));
-        return Err(report
-            .hint(format!("`cnimble doctor{}` names a remedy for each of the node", session.directories)));
+        let mut options = session.directories.clone();
+        for dir in &given.data_dir {
+            options += &format!(" --data-dir {}", quoted(&dir.to_string_lossy()));
+        }
+        if given.grace != DEFAULT_GRACE.as_secs() {
+            options += &format!(" --grace {}", given.grace);
+        }
+        return Err(report.hint(format!("`cnimble doctor{options}` names a remedy for each of the node")));
     }
     let (cleaned, left) = (count(&items, RepairOutcome::Repaired), count(&items, RepairOutcome::Left));
     let (name, living) = (&network.name, diagnosis.living);

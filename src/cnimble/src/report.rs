@@ -1,12 +1,16 @@
 //! Formats errors: what failed, where, why, and a hint.
 
 use std::io::{ErrorKind, Write as _};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use cnimble_cni as cni;
+use cnimble_os::shell::quoted;
 use cnimble_runtime::locks::LockError;
-use cnimble_runtime::{ConfError, Error, Failure, Failures, PluginError, Verb};
+use cnimble_runtime::{
+    ConfError, DEFAULT_CNI_PATH, DEFAULT_CONF_DIR, Error, Failure, Failures, PluginError, Verb,
+};
 
 use super::style::{Paint, rows};
 use super::{Session, plain};
@@ -38,13 +42,25 @@ pub(super) enum Exit {
     Terminated = 143,
 }
 
-/// The command that removes an attachment, for a hint.
+/// The command that removes an attachment, for a hint. `directories` are the options of directories
+/// ([`Session::directories`]).
 enum Del<'a> {
-    Known(&'a str),
-    /// It is made of the names in the failure, and of the options of directories ([`Session::directories`]).
+    Known {
+        command: &'a str,
+        directories: &'a str,
+    },
+    /// It is made of the names in the failure, and of the options.
     Unknown {
         directories: &'a str,
     },
+}
+
+/// What commands in hints are made of.
+struct Next<'a> {
+    /// The command that removes the attachment.
+    del: String,
+    /// The options of directories.
+    directories: &'a str,
 }
 
 /// The failure of a verb, as words or as JSON.
@@ -95,8 +111,13 @@ impl Report {
 
     /// Does the same as [`from_error`](Self::from_error) for an attachment that the caller knows. `del` is the command
     /// that removes it, for the hint.
-    pub(super) fn of_attachment(what: impl Into<String>, error: &Error, del: &str) -> Self {
-        Report::with_del(what, error, &Del::Known(del))
+    pub(super) fn of_attachment(
+        session: &Session,
+        what: impl Into<String>,
+        error: &Error,
+        del: &str,
+    ) -> Self {
+        Report::with_del(what, error, &Del::Known { command: del, directories: &session.directories })
     }
 
     /// Does the same as [`from_error`](Self::from_error) without the options of the command line.
@@ -142,9 +163,7 @@ impl Report {
     fn locked(what: impl Into<String>, error: &LockError) -> Self {
         let report = Report::because(Exit::Files, what, error);
         report.hint(match error {
-            LockError::Busy { .. } => {
-                "wait for the processes that hold it, or end them: a lock ends with its process"
-            }
+            LockError::Busy { .. } => "wait until it is free; a lock ends with the process that holds it",
             _ => "run it as root, or give every command of this node another --lock-dir",
         })
     }
@@ -161,11 +180,13 @@ impl Report {
                     known => report.row("why", format!("there is only {}", known.join(", "))),
                 };
                 bad.iter().fold(report, |report, bad| report.row("skipped", bad.to_string())).hint(
-                    if std::path::Path::new(name).is_file() {
+                    if Path::new(name).is_file() {
                         format!("write ./{name} for the file in this directory")
                     } else {
-                        "`cnimble networks` lists them; --conf-dir or NETCONFPATH names another directory"
-                            .to_owned()
+                        format!(
+                            "`cnimble networks{}` lists them; --conf-dir or NETCONFPATH names another directory",
+                            option("--conf-dir", dir, DEFAULT_CONF_DIR)
+                        )
                     },
                 )
             }
@@ -193,8 +214,11 @@ impl Report {
         if let Some(note) = &failures.note {
             report = report.row("note", note);
         }
+        let directories = match del {
+            Del::Known { directories, .. } | Del::Unknown { directories } => *directories,
+        };
         let del = match (del, attachment) {
-            (Del::Known(del), _) => (*del).to_owned(),
+            (Del::Known { command, .. }, _) => (*command).to_owned(),
             (Del::Unknown { directories }, Some(of)) if of.ifname == "eth0" => {
                 format!("cnimble del {network} --container-id {}{directories}", of.container_id)
             }
@@ -208,7 +232,7 @@ impl Report {
         };
         report.hint = match failures.note {
             Some(_) => Some(format!("`{del}`, and add it again")),
-            None => hint(&del, plugin, *verb, cause),
+            None => hint(&Next { del, directories }, plugin, *verb, cause),
         };
         report
     }
@@ -287,17 +311,32 @@ fn names_permission(text: &str) -> bool {
     ["(os error 13)", "(os error 1)", "EACCES", "EPERM"].iter().any(|word| text.contains(word))
 }
 
-/// The hint for a range without a free address.
-const FULL: &str = "`cnimble doctor` lists leases of removed pods, and --repair frees them";
+/// Returns an option of a directory, behind a space and quoted for a shell, or nothing for the usual one.
+fn option(name: &str, dir: &Path, usual: &str) -> String {
+    if dir == Path::new(usual) {
+        String::new()
+    } else {
+        format!(" {name} {}", quoted(&dir.to_string_lossy()))
+    }
+}
 
-/// Returns the hint for a plugin's failure, or `None` if there is nothing to advise. `del` is the command that removes
-/// the attachment. Codes from 100 on are a plugin's own, so only those of the reference set have a hint.
-fn hint(del: &str, plugin: &str, verb: Verb, cause: &PluginError) -> Option<String> {
+/// Returns the hint for a plugin's failure, or `None` if there is nothing to advise. What another maker's plugin means by a
+/// code is not known: those from 100 on are a plugin's own, and any plugin can use the others for a passing fault. So only
+/// the codes of the reference set have a hint.
+fn hint(next: &Next<'_>, plugin: &str, verb: Verb, cause: &PluginError) -> Option<String> {
     let is_reference = cnimble_lint::page(plugin).is_some();
+    let is_del = verb == Verb::Del;
+    let Next { del, directories } = next;
+    // Leases of removed pods can fill a range.
+    let full =
+        || format!("`cnimble doctor{directories}` lists leases of removed pods, and --repair frees them");
     let text = match cause {
-        PluginError::Missing { .. } => {
-            "install it, or name its directory with --cni-path or CNI_PATH; `cnimble plugins` lists what is there"
-                .to_owned()
+        PluginError::Missing { dirs, .. } => {
+            let path = std::env::join_paths(dirs).unwrap_or_default();
+            format!(
+                "install it, or name its directory with --cni-path or CNI_PATH; `cnimble plugins{}` lists what is there",
+                option("--cni-path", path.as_ref(), DEFAULT_CNI_PATH)
+            )
         }
         PluginError::BadName { .. } => "write the plugin's bare name as type".to_owned(),
         PluginError::Start { path, .. } => format!(
@@ -316,16 +355,21 @@ fn hint(del: &str, plugin: &str, verb: Verb, cause: &PluginError) -> Option<Stri
         }
         PluginError::Refused { error, .. } => match error.code.0 {
             11 => "the plugin asks to try again later".to_owned(),
-            101 if is_reference => FULL.to_owned(),
+            101 if is_reference && verb == Verb::Add => full(),
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
             103 if is_reference => format!("`{del}`, and add it again"),
             // The Go plugin has no separate code for a full range. This match only chooses a hint.
-            _ if verb == Verb::Add && error.msg.contains("no IP addresses available") => FULL.to_owned(),
-            4 if verb == Verb::Del => "a repetition with the same arguments fails in the same way".to_owned(),
-            1 | 2 | 6 | 7 if verb == Verb::Del => {
-                "a repetition fails in the same way; correct the network's file, and use --from-file".to_owned()
+            _ if verb == Verb::Add && error.msg.contains("no IP addresses available") => full(),
+            4 if is_del && is_reference => {
+                "a repetition with the same arguments fails in the same way".to_owned()
             }
-            _ if verb == Verb::Del => "DEL may be repeated".to_owned(),
+            // The result of ADD is not in the file.
+            1 | 2 | 6 | 7 if is_del && is_reference && !error.msg.contains("prevResult") => {
+                "a repetition with the same configuration fails in the same way; correct the network's file, and use \
+                 --from-file"
+                    .to_owned()
+            }
+            _ if is_del => "DEL may be repeated".to_owned(),
             _ => return None,
         },
         _ => return None,

@@ -12,6 +12,7 @@ pub(super) use cnimble_doctor::tree::Notes;
 use super::args::look::Tree;
 use super::cri::evidence;
 use super::interrupt;
+use super::output::print_note;
 use super::report::{Exit, Report, fail_with};
 use super::{Session, doctor, plain, print, print_json, target};
 
@@ -35,6 +36,9 @@ pub(super) async fn tree(session: &Session, given: &Tree) -> Result<(), Report> 
         let ascii = given.ascii || !speaks_unicode();
         let escape = if session.paint.is_on() { plain::key() } else { "" };
         print(&tree::text(&tree, TextStyle { ascii, escape }))?;
+        if tree.networks.is_empty() {
+            print_note(&format!("`cnimble networks{}` lists the faults of files", session.directories));
+        }
     }
     fail_with((is_checked && tree.shows_faults()).then_some(Exit::Found))
 }
@@ -52,24 +56,29 @@ fn remove_others(
     let runtime = cri.map(|socket| evidence::runtime(socket, WHAT)).transpose()?;
     let records = Records::read(&session.caches(), runtime.as_deref())
         .map_err(|err| Report::because(Exit::Files, WHAT, err))?;
-    match records.container(what).map_err(|unnamed| unknown(what, unnamed))? {
+    match records.container(what).map_err(|unnamed| unknown(session, what, unnamed))? {
         Some(id) => tree.keep_pods(|pod| pod.container_id == id),
         None => {
-            let found = records.find(what).map_err(|unnamed| unknown(what, unnamed))?;
+            let found = records.find(what).map_err(|unnamed| unknown(session, what, unnamed))?;
             tree.keep_pods(|pod| {
                 pod.netns.as_deref().is_some_and(|path| is_same(path.as_ref(), &found.netns))
             });
         }
     }
-    if tree.networks.is_empty() { Err(unknown(what, Unnamed::Nothing)) } else { Ok(()) }
+    if !tree.networks.is_empty() {
+        return Ok(());
+    }
+    // A record names it now, and none did when the picture was read, or the other way round.
+    Err(unknown(session, what, Unnamed::Gone(format!("{what} came or went while the networks were read"))))
 }
 
-fn unknown(what: &str, unnamed: Unnamed) -> Report {
+fn unknown(session: &Session, what: &str, unnamed: Unnamed) -> Report {
+    let dirs = &session.directories;
     let nothing = format!(
         "no usable file has a network {what}, and no record that was read is of a pod, container or namespace {what}"
     );
     target::unnamed(WHAT, what, unnamed, &nothing)
-        .hint("`cnimble network ls` lists the networks, `cnimble ls` the attachments")
+        .hint(format!("`cnimble network ls{dirs}` lists the networks, `cnimble ls{dirs}` the attachments"))
 }
 
 /// Returns whether two paths lead to one namespace. A missing one is the same as none.

@@ -26,8 +26,9 @@ pub(super) async fn add(session: &Session, given: &Attachment) -> Result<(), Rep
     // A record without a result is of an ADD that did not end. The library rolls back after such a record, too.
     let existed_before = record.is_some_and(|record| record.result.is_some());
     let added = match interruptible(session.invoker.add(&network, &attach)).await {
-        Ok(outcome) => outcome
-            .map_err(|err| Report::of_attachment(&what, &err, &del_hint(session, &network, &attach)))?,
+        Ok(outcome) => outcome.map_err(|err| {
+            Report::of_attachment(session, &what, &err, &del_hint(session, &network, &attach))
+        })?,
         Err(exit) => {
             let report = Report::new(exit, &what).row("network", &network.name);
             return Err(if existed_before {

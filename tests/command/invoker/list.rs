@@ -195,7 +195,7 @@ fn a_part_of_the_tree_is_named_as_everywhere() {
     }
     // A pod whose namespace is gone is still drawn.
     fs::remove_file("/run/netns/blue").unwrap();
-    assert!(site.run(&["tree", "blue"]).contains("its namespace is gone"));
+    assert!(site.run(&["tree", "blue"]).contains("its namespace is not there"));
 }
 
 #[test]

@@ -71,6 +71,10 @@ fn doctor_tells_of_pods_whose_rules_a_copied_go_plugin_leaves() {
     let all = ["cnimble bridge", "cnimble host-local", "cnimble portmap"].map(str::to_owned).to_vec();
     assert_eq!(told(&doctor(&node, &ours), 0), (all, Vec::new()));
 
+    let text = node.cnimble(&ours, &["doctor", "--data-dir", node.host.data_dir().to_str().unwrap()]).run();
+    let line = format!(" in {}: all 3 with a name of the reference set\n", ours.display());
+    assert!(text.text().contains(&line), "{}", text.describe());
+
     let mixed = bin(&node, &[("portmap", &go.join("portmap"))]);
     let (files, follows) = told(&doctor(&node, &mixed), 6);
     assert_eq!(files, ["cnimble bridge", "cnimble host-local", "go portmap"]);

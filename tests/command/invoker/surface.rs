@@ -227,3 +227,47 @@ fn people_read_words_and_programs_json() {
     assert!(on_terminal("check", ("NO_COLOR", "")).starts_with("\x1b[32mok\x1b[0m no plugin of net found"));
     assert!(on_terminal("del --json", ("NO_COLOR", "")).starts_with("{\n    \"cniVersion\": \"1.0.0\""));
 }
+
+/// A command in a hint looks where the call has looked.
+#[test]
+fn hints_name_the_directories_of_the_call() {
+    need!();
+    let node = Node::new();
+    let full = r#"cat >/dev/null; echo '{"cniVersion":"1.0.0","code":101,"msg":"full"}'; exit 1"#;
+    let bin = scripts(node.host.dir(), &[("host-local", full), ("calico", full)]);
+    let (conf, cache) = (node.conf().join("my nets"), node.cache());
+    fs::create_dir(&conf).unwrap();
+    for plugin in ["host-local", "calico", "missing"] {
+        let network = json!({"cniVersion": "1.0.0", "name": plugin, "plugins": [{"type": plugin}]});
+        fs::write(conf.join(format!("{plugin}.conflist")), network.to_string()).unwrap();
+    }
+    let (pod, conf) = (Pod::new(), conf.to_str().unwrap());
+    let run = |args: &[&str]| {
+        let outcome = node.cnimble(&bin, &[args, &["--conf-dir", conf]].concat()).run();
+        assert_ne!(outcome.status, 0, "{}", outcome.describe());
+        outcome.stderr
+    };
+    let options = format!(" --conf-dir '{conf}' --cache-dir {}", cache.display());
+    for (args, hint) in [
+        (&["add", "nett", pod.path()][..], format!("`cnimble networks --conf-dir '{conf}'` lists them;")),
+        (&["add", "missing", pod.path()], format!("`cnimble plugins --cni-path {}` lists", bin.display())),
+        (&["add", "host-local", pod.path()], format!("`cnimble doctor{options}` lists leases")),
+        (
+            &["tree", "nobody"],
+            format!(
+                "`cnimble network ls{options}` lists the networks, `cnimble ls{options}` the attachments"
+            ),
+        ),
+    ] {
+        let told = run(args);
+        assert!(told.contains(&hint), "{hint}: {told}");
+    }
+    // By its own code another plugin may mean anything.
+    assert!(!run(&["add", "calico", pod.path()]).contains("cnimble doctor"));
+    let told = run(&["tree", "nobody"]);
+    assert!(told.contains("no record that was read is of a pod, container or namespace nobody"), "{told}");
+    let help = node.cnimble(&bin, &["--help"]).run().text();
+    for status in ["tree --check or --cri,", "or the record of a del stays"] {
+        assert!(help.contains(status), "{status}: {help}");
+    }
+}

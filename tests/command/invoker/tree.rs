@@ -1,12 +1,13 @@
 //! Tests that `cnimble tree` shows the state of the kernel.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 
 use serde_json::{Value, json};
 
 use cnimble_tests::{Pod, need, need_go, plugin_dir};
 
-use super::Node;
+use super::{Node, RESULT, scripts};
 
 /// Creates a bridge network with all plugins that leave rules.
 fn network(node: &Node, name: &str, bridge: &str, subnet: &str) {
@@ -36,7 +37,10 @@ fn json(node: &Node) -> Value {
 fn a_node_without_pods_is_drawn() {
     need!();
     let node = Node::new();
-    assert_eq!(tree(&node, &[]), "no usable networks; `cnimble networks` lists the faults of files\n");
+    let drawn = node.cnimble(plugin_dir(), &["tree"]).run().success();
+    assert_eq!(drawn.text(), "no usable networks\n");
+    let hint = format!("`cnimble networks --cache-dir {}` lists the faults of files", node.cache().display());
+    assert!(drawn.stderr.contains(&hint), "{}", drawn.describe());
     network(&node, "net", "br0", "10.1.2.0/24");
     assert_eq!(tree(&node, &[]), "net  CNI 1.0.0, bridge portmap firewall, 0 pods\n");
     assert!(tree(&node, &["--svg", "-"]).ends_with("</svg>\n"));
@@ -84,7 +88,7 @@ fn pods_are_drawn_with_addresses_routes_and_rules() {
             │              port 8080/tcp to 10.1.2.2:80\n   \
             │              forward 10.1.2.2 and answers\n   \
             │              source MAC {web_mac} only\n   \
-            └─ up0 down        no pod on record\n",
+            └─ up0 down        no pod on a record that was read\n",
         db = port("id: db"),
         web = port("id: web"),
         db_mac = mac(&pods[1]),
@@ -126,7 +130,7 @@ fn what_is_gone_is_said() {
     assert_eq!(lost["problem"], "it has no interface eth0");
     assert_eq!(lost["addresses"], json!(["10.1.2.2/24"]), "as it was given");
     drop(pod);
-    assert_eq!(unplaced()["problem"], "its namespace is gone");
+    assert_eq!(unplaced()["problem"], "its namespace is not there");
     // Without the cache the remaining rules have no pod.
     fs::remove_dir_all(node.cache()).unwrap();
     let drawn = tree(&node, &[]);
@@ -157,5 +161,53 @@ fn pods_of_other_runtimes_and_plugins_are_found() {
     let pods = json(&node)["networks"][0]["places"][0]["pods"].clone();
     assert_eq!(pods[0]["containerId"], "ours");
     assert_eq!(pods[0]["rules"][0]["kind"], "masquerade", "{pods}");
-    assert!(pods[0]["problem"].as_str().unwrap().contains("the cache doesn't know it"), "{pods}");
+    assert!(pods[0]["problem"].as_str().unwrap().contains("no record that was read is of it"), "{pods}");
+}
+
+/// A checked picture without a fault is no statement about what was not compared.
+#[test]
+fn a_checked_tree_says_what_was_not_checked() {
+    need!("ip");
+    let node = Node::new();
+    let bin = scripts(node.host.dir(), &[("it", &format!("cat >/dev/null; echo '{RESULT}'"))]);
+    node.network("old", &json!({"cniVersion": "0.3.1", "name": "old", "plugins": [{"type": "it"}]}));
+    let pod = Pod::new();
+    pod.ip("link add eth0 type veth peer name far0");
+    pod.ip("addr add 10.0.0.2/24 dev eth0");
+    node.cnimble(&bin, &["add", "old", pod.path(), "--container-id", "c"]).run().success();
+    let told = "network old: nothing is checked: ";
+    let drawn = node.cnimble(&bin, &["tree", "--check"]).run();
+    assert!(drawn.text().contains("\nnot checked\n") && drawn.text().contains(told), "{}", drawn.describe());
+    let svg = node.cnimble(&bin, &["tree", "--check", "--svg", "-"]).run();
+    assert!(svg.text().contains(&format!("not checked: {told}")), "{}", svg.describe());
+    let drawn: Value =
+        serde_json::from_slice(&node.cnimble(&bin, &["tree", "--check", "--json"]).run().stdout).unwrap();
+    assert!(drawn["notChecked"][0].as_str().unwrap().starts_with(told), "{drawn}");
+    // Without a check nothing is said to be unchecked.
+    assert!(!tree(&node, &[]).contains("not checked"));
+}
+
+/// A namespace behind a directory that may not be searched is not missing.
+#[test]
+fn a_namespace_that_may_not_be_opened_is_not_said_to_be_missing() {
+    need!("setpriv");
+    let node = Node::new();
+    let bin = scripts(node.host.dir(), &[("it", &format!("cat >/dev/null; echo '{RESULT}'"))]);
+    node.network("net", &json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "it"}]}));
+    let (pod, dir) = (Pod::new(), node.host.dir().join("locked"));
+    fs::create_dir(&dir).unwrap();
+    let path = dir.join("ns");
+    std::os::unix::fs::symlink(pod.path(), &path).unwrap();
+    node.cnimble(&bin, &["add", "net", path.to_str().unwrap(), "--container-id", "c"]).run().success();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    chown(&dir, Some(1000), None).unwrap();
+    let mut wrapper = node.host.command("setpriv");
+    wrapper.args(["--bounding-set", "-dac_override,-dac_read_search"]);
+    let outcome = node.cnimble(&bin, &["trace", "c", "192.0.2.1"]).under(wrapper).run();
+    assert!(outcome.status == 5 && outcome.stderr.contains("Permission denied"), "{}", outcome.describe());
+    assert!(!outcome.stderr.contains("is not there"), "{}", outcome.describe());
+    fs::remove_file(&path).unwrap();
+    let outcome = node.cnimble(&bin, &["trace", "c", "192.0.2.1"]).run();
+    let told = format!("the namespace {} of c is not there", path.display());
+    assert!(outcome.status == 2 && outcome.stderr.contains(&told), "{}", outcome.describe());
 }

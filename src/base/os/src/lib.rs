@@ -6,6 +6,7 @@
 //! | [`files`] | reads untrusted files, and writes files whole or not at all |
 //! | [`privileges`] | drops capabilities, and new privileges of started programs |
 //! | [`dbus`] | calls methods on the system bus |
+//! | [`shell`] | quotes words of commands that messages suggest |
 
 #![warn(missing_docs)]
 
@@ -13,6 +14,7 @@ pub mod child;
 pub mod dbus;
 pub mod files;
 pub mod privileges;
+pub mod shell;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

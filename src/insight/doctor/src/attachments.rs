@@ -296,13 +296,13 @@ pub(super) fn leaving(doctor: &Doctor<'_>, known: &JudgedEntry) -> Finding {
         kind: FindingKind::BegunDel,
         what: "attachment".to_owned(),
         subject: Subject::from_attachment(&known.entry.network, &known.attachment()),
-        why: "its DEL has begun and is not done".to_owned(),
+        why: "a note says that its DEL has begun, or can't be read".to_owned(),
         doubt: Some(format!(
             "a repair would leave rules behind the DEL; a runtime may repeat it, else `{}`",
             del_command(doctor, known)
         )),
         passing: begun::age(&known.owner().tag()).is_none_or(|age| age < UNFINISHED),
-        remedy: "repeat the DEL",
+        remedy: "repeat the DEL".into(),
         action: super::FindingRepair::Runtime,
     }
 }
@@ -339,7 +339,7 @@ fn finding(known: &JudgedEntry, plugin: &ListEntry, fault: &Fault, action: super
         },
         doubt: fault.left_alone.then(|| UNPROVEN.to_owned()),
         passing: false,
-        remedy,
+        remedy: remedy.into(),
         action,
     }
 }

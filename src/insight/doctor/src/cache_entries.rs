@@ -9,10 +9,8 @@ use cnimble_liveness::{Verdict, is_in_future, young};
 use cnimble_os::files::IfPresent;
 use cnimble_runtime::{Cache, Entry, Invoker};
 
+use super::runtime::del_command;
 use super::{Doctor, Finding, FindingKind, Repair, Subject, orphaned};
-
-/// The remedy for an entry whose configuration is missing or can't be used.
-const UNUSABLE: &str = "its configuration can't be used: remove it by `cnimble del … --from-file`, or rename it if no file has the network";
 
 /// The repair of a cache entry or file.
 #[derive(Debug, Clone)]
@@ -61,8 +59,12 @@ fn outcome(repaired: Option<()>) -> Repair {
 
 /// Returns the findings about entries and files of the judged caches.
 pub(super) fn findings(doctor: &Doctor<'_>, node: &Node) -> Result<Vec<Finding>, Error> {
-    let mut findings: Vec<Finding> =
-        node.entries.iter().filter(|known| known.own).filter_map(|known| finding(node, known)).collect();
+    let mut findings: Vec<Finding> = node
+        .entries
+        .iter()
+        .filter(|known| known.own)
+        .filter_map(|known| finding(doctor, node, known))
+        .collect();
     for cache in doctor.evidence.judged() {
         findings.extend(broken(doctor, cache)?);
     }
@@ -80,7 +82,7 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             why: format!("it is no entry of the result cache: {why}"),
             doubt: young(&path, doctor.evidence.grace),
             passing: !is_in_future(&path),
-            remedy: "rename it, so that it is not read any more",
+            remedy: "rename it, so that it is not read any more".into(),
             action: super::FindingRepair::Entry(CacheRepair::SetAside(path)),
         });
     }
@@ -92,15 +94,24 @@ fn broken(doctor: &Doctor<'_>, cache: &Cache) -> Result<Vec<Finding>, Error> {
             why: "it is a file of an unfinished write".to_owned(),
             doubt: young(&path, doctor.evidence.grace),
             passing: !is_in_future(&path),
-            remedy: "remove it",
+            remedy: "remove it".into(),
             action: super::FindingRepair::Entry(CacheRepair::Remove(path)),
         });
     }
     Ok(findings)
 }
 
+/// Returns the bare results in the judged caches. Nothing but DEL, which knows the attachment, reads them.
+pub(super) fn bare_results(doctor: &Doctor<'_>) -> Result<Vec<PathBuf>, Error> {
+    let mut paths = Vec::new();
+    for cache in doctor.evidence.judged() {
+        paths.extend(cache.bare_results().map_err(|err| failed(&err))?);
+    }
+    Ok(paths)
+}
+
 /// Returns the finding about an entry whose attachment is dead or in doubt.
-fn finding(node: &Node, known: &JudgedEntry) -> Option<Finding> {
+fn finding(doctor: &Doctor<'_>, node: &Node, known: &JudgedEntry) -> Option<Finding> {
     let (why, doubt) = match &known.verdict {
         // The runtime lists the sandbox, so its fault is another finding.
         Verdict::Doubt(_) if node.is_listed(&known.entry.container_id, true) => return None,
@@ -110,8 +121,8 @@ fn finding(node: &Node, known: &JudgedEntry) -> Option<Finding> {
     let del =
         CacheRepair::Del { entry: Box::new(known.entry.clone()), with_result, cache: known.cache.clone() };
     let (remedy, action) = match known.entry.network_list() {
-        Ok(_) => ("DEL with the recorded configuration", super::FindingRepair::Entry(del)),
-        Err(_) => (UNUSABLE, super::FindingRepair::Runtime),
+        Ok(_) => ("DEL with the recorded configuration".into(), super::FindingRepair::Entry(del)),
+        Err(_) => (unusable(doctor, known).into(), super::FindingRepair::Runtime),
     };
     Some(Finding {
         kind: FindingKind::CacheEntry,
@@ -123,4 +134,12 @@ fn finding(node: &Node, known: &JudgedEntry) -> Option<Finding> {
         remedy,
         action,
     })
+}
+
+/// Returns the remedy for an entry whose configuration is missing or can't be used.
+fn unusable(doctor: &Doctor<'_>, known: &JudgedEntry) -> String {
+    format!(
+        "its configuration can't be used: remove it by `{} --from-file`, or rename the file if no file has the network",
+        del_command(doctor, known)
+    )
 }

@@ -48,7 +48,7 @@ fn finding(network: &Network, lease: &JudgedLease, grace: Duration) -> Option<Fi
         doubt,
         // Another machine may own the lease, so it is no fault of this node.
         passing: network.is_shared() || (young(&lease.path, grace).is_some() && !is_in_future(&lease.path)),
-        remedy: "remove it under the lock of the directory",
+        remedy: "remove it under the lock of the directory".into(),
         action: super::FindingRepair::Lease(action),
     })
 }

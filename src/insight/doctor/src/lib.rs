@@ -24,6 +24,7 @@ mod stations;
 pub mod tree;
 mod warnings;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -132,7 +133,7 @@ pub struct Finding {
     /// machine may own the object.
     pub passing: bool,
     /// What to do about it.
-    pub remedy: &'static str,
+    pub remedy: Cow<'static, str>,
     action: FindingRepair,
 }
 
@@ -236,6 +237,12 @@ impl Doctor<'_> {
         findings.extend(cut_off);
         findings.extend(sandboxes);
         unchecked.extend(attachments::not_compared(&sight.node, &findings));
+        unchecked.extend(cache_entries::bare_results(self)?.iter().map(|path| {
+            format!(
+                "file {}: a bare result of libcni before 0.8, which doesn't name its attachment",
+                path.display()
+            )
+        }));
         if findings.iter().any(|finding| finding.kind == FindingKind::MissingRules) {
             unchecked
                 .push("unused sets and chains: the repair of missing rules may use them again".to_owned());

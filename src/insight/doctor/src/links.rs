@@ -116,7 +116,7 @@ fn finding(kind: FindingKind, link: &Link, orphan: Orphan) -> Finding {
         why: orphan.why.to_owned(),
         doubt: orphan.doubt,
         passing: false,
-        remedy: "delete it",
+        remedy: "delete it".into(),
         action: super::FindingRepair::Link(LinkRemoval { found: Box::new(link.clone()) }),
     }
 }

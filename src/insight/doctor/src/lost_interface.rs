@@ -46,7 +46,7 @@ fn cut_off(known: &JudgedEntry) -> Finding {
         why: inside::lost(&known.entry),
         doubt: None,
         passing: false,
-        remedy: REPLACE,
+        remedy: REPLACE.into(),
         action: FindingRepair::Runtime,
     }
 }

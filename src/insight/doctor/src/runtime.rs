@@ -13,12 +13,13 @@ use cnimble_liveness::cache_entries::JudgedEntry;
 use cnimble_liveness::leases::{JudgedLease, Network};
 use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
-use cnimble_liveness::{inside, young};
+use cnimble_liveness::{DEFAULT_PODS_CACHE_DIR, inside, young};
 use cnimble_netlink::{NetNs, Netlink};
+use cnimble_os::shell::quoted;
 use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
 
 use super::attachments::{Compared, REPLACE};
-use super::{Doctor, Finding, FindingKind, FindingRepair, Subject};
+use super::{Doctor, Finding, FindingKind, FindingRepair, Subject, cache_entries};
 
 /// The pause between two examinations. It is longer than the steps in which a runtime creates or removes a sandbox.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
@@ -144,7 +145,10 @@ impl SandboxExamination<'_> {
             }
             Err(err) => return compared.unchecked.push(format!("pod {}: {err}", sandbox.pod)),
         }
-        if entries.is_empty() && !self.node.blind.is_empty() {
+        if entries.is_empty() && self.has_bare_result(&sandbox.id) {
+            let why = "its record is a bare result of libcni before 0.8";
+            compared.unchecked.push(format!("pod {}: {why}", sandbox.pod));
+        } else if entries.is_empty() && !self.node.blind.is_empty() {
             let why = "no result cache that was read has its ADD, and some records could not be read";
             compared.unchecked.push(format!("pod {}: {why}", sandbox.pod));
         } else if entries.is_empty() {
@@ -173,6 +177,13 @@ impl SandboxExamination<'_> {
         }
     }
 
+    /// Returns whether the name of a bare result has the sandbox's ID. A DEL goes by such a record.
+    fn has_bare_result(&self, id: &str) -> bool {
+        let part = format!("-{id}-");
+        let bare = cache_entries::bare_results(self.doctor).unwrap_or_default();
+        bare.iter().any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(&part)))
+    }
+
     /// Returns whether the sandbox has a lease of this address.
     fn is_leased(&self, known: &JudgedEntry, ip: IpAddr) -> bool {
         let mut leases = self.leases(&known.entry.container_id);
@@ -189,7 +200,7 @@ impl SandboxExamination<'_> {
         let held: Vec<IpAddr> =
             self.leases(&sandbox.id).filter_map(|(_, lease)| Some(lease.held.as_ref()?.0)).collect();
         let why = format!("the sandbox is NotReady and holds a lease: {}", joined(&held));
-        let remedy = "the kubelet stops it, or `cnimble cri down` does";
+        let remedy = "the kubelet stops it, or `cnimble cri down` with the same --socket does";
         let entries = self.entries(&sandbox.id);
         (!held.is_empty()).then(|| finding(FindingKind::SandboxLease, sandbox, &entries, why, remedy))
     }
@@ -275,15 +286,21 @@ fn look_inside(netns: &Path, names: &[&str]) -> Result<Result<Vec<IpAddr>, Strin
 }
 
 /// Returns the command that deletes the attachment of an entry. It names the directories that are not the usual ones,
-/// because a DEL with other plugins or another cache would leave the attachment.
+/// because a DEL with other plugins or another cache would leave the attachment. A pod of `cnimble pod` has a record of
+/// its own, which only its own command ends.
 pub(super) fn del_command(doctor: &Doctor<'_>, known: &JudgedEntry) -> String {
+    if known.cache == Path::new(DEFAULT_PODS_CACHE_DIR)
+        && let Some(pod) = pod_of(known)
+    {
+        return format!("cnimble pod down {pod}");
+    }
     let Entry { network, container_id, ifname, .. } = &known.entry;
     let mut command = format!("cnimble del {network} --container-id {container_id}");
     if ifname != INTERFACE {
         command += &format!(" -i {ifname}");
     }
     if known.cache != Path::new(DEFAULT_CACHE_DIR) {
-        command += &format!(" --cache-dir {}", known.cache.display());
+        command += &format!(" --cache-dir {}", quoted(&known.cache.to_string_lossy()));
     }
     command + doctor.options
 }
@@ -313,7 +330,7 @@ fn finding(
         why,
         doubt: None,
         passing: false,
-        remedy,
+        remedy: remedy.into(),
         action: FindingRepair::Runtime,
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn findings(sight: &Sight) -> Vec<Finding> {
             why,
             doubt,
             passing: false,
-            remedy: "remove it, and the sets and chains that are unused without it",
+            remedy: "remove it, and the sets and chains that are unused without it".into(),
             action: FindingRepair::Rules(Box::new(trace.clone())),
         });
     }
@@ -36,7 +36,7 @@ pub(super) fn idle(nft: &mut Nft) -> Result<Option<Finding>, Error> {
         why: "no rule of a pod uses them".to_owned(),
         doubt: None,
         passing: false,
-        remedy: "remove them; the next pod makes them again",
+        remedy: "remove them; the next pod makes them again".into(),
         action: FindingRepair::EmptyRules,
     }))
 }

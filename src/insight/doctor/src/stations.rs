@@ -48,7 +48,7 @@ pub(super) fn follow_packets(node: &Node, findings: &[Finding], unchecked: &mut 
             continue;
         }
         let Ok(pod) = records.find(&entry.container_id) else { continue };
-        for to in receivers(&pod) {
+        for to in receivers(&pod, unchecked) {
             match stop(&pod, to, &records) {
                 Ok(None) => {}
                 // A pod that is being deleted loses its routes and its address, too.
@@ -69,14 +69,19 @@ pub(super) fn follow_packets(node: &Node, findings: &[Finding], unchecked: &mut 
     stopped
 }
 
-/// Returns the pod's gateway and the host's, for each family that the pod has.
-fn receivers(pod: &NamedPod) -> Vec<IpAddr> {
+/// Returns the pod's gateway and the host's, for each family that the pod has. A text about a gateway that can't be read
+/// goes to `unchecked`.
+fn receivers(pod: &NamedPod, unchecked: &mut Vec<String>) -> Vec<IpAddr> {
     let addresses = pod.addresses();
     let mut found = Vec::new();
     for v4 in [true, false] {
         if addresses.iter().any(|ip| ip.is_ipv4() == v4) {
-            found.extend(cnimble_trace::gateway(pod, v4).ok().flatten());
-            found.extend(cnimble_trace::internet(v4).ok().flatten());
+            for gateway in [cnimble_trace::gateway(pod, v4), cnimble_trace::internet(v4)] {
+                match gateway {
+                    Ok(gateway) => found.extend(gateway),
+                    Err(err) => unchecked.push(format!("the way of {} to its gateway: {err}", pod.name)),
+                }
+            }
         }
     }
     found

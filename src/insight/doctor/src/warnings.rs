@@ -15,6 +15,7 @@ use cnimble_netlink::Netlink;
 use cnimble_netlink::link::Link;
 use cnimble_netlink::listeners::Listener;
 use cnimble_netlink::nft::{Family, Nft, Table};
+use cnimble_os::files::IfPresent as _;
 use cnimble_rules::drops::ReadTables;
 use cnimble_rules::forward::{self, ForwardChain};
 use cnimble_rules::objects::configured::{self, ACCEPTING, PUBLISHING};
@@ -207,7 +208,9 @@ fn of_rules(networks: &BTreeMap<String, Needs>) -> Result<Vec<String>, Error> {
         }
     }
     if nft.is_supported()? && nft.has_table(Table::new(Family::Inet, "firewalld"))? {
-        let conf = fs::read_to_string("/etc/firewalld/firewalld.conf").unwrap_or_default();
+        let path = Path::new("/etc/firewalld/firewalld.conf");
+        let conf = fs::read_to_string(path).if_present().map_err(|err| Error::io("read", path, &err))?;
+        let conf = conf.unwrap_or_default();
         if named(networks, |of| of.published).is_some() && is_yes(&conf, "StrictForwardPorts") {
             warnings.push(
                 "firewalld.conf says StrictForwardPorts=yes, by which firewalld may drop what comes for published ports"

@@ -145,7 +145,7 @@ impl<'a> Records<'a> {
         };
         let netns = PathBuf::from(netns);
         let Some(ns) = NetNs::find(&netns).map_err(Error::from)? else {
-            return Err(Unnamed::Gone(format!("the namespace {} of {name} is gone", netns.display())));
+            return Err(Unnamed::Gone(format!("the namespace {} of {name} is not there", netns.display())));
         };
         // One interface that is surely the pod's is enough. If all are lost or another's, the namespace is not the
         // pod's.
@@ -178,8 +178,10 @@ impl<'a> Records<'a> {
         match sandboxes.as_slice() {
             [] => Err(Unnamed::Nothing),
             [sandbox] => {
-                let netns = runtime.sandbox(&sandbox.id)?.and_then(|detail| detail.netns);
-                match netns {
+                let Some(detail) = runtime.sandbox(&sandbox.id)? else {
+                    return Err(Unnamed::Gone(format!("the runtime lists {} no more", sandbox.pod)));
+                };
+                match detail.netns {
                     Some(netns) => Ok(NamedPod { name: sandbox.pod.clone(), netns, entries: Vec::new() }),
                     None => Err(Unnamed::Gone(format!("the runtime tells no namespace of {}", sandbox.pod))),
                 }

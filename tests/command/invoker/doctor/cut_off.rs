@@ -211,6 +211,35 @@ fn the_port_goes_to_the_second_pod(go: &std::path::Path, subnet: &str, port: &st
     assert!(tcp(&half.node.host, port).is_ok_and(|answer| answer.starts_with("second")));
 }
 
+fn of_rules(half: &HalfRemoved, status: i32) -> serde_json::Value {
+    let found = findings(&half.node.doctor(&["--grace", "0"]), status);
+    found.into_iter().find(|of| of["kind"] == "rules").unwrap()
+}
+
+/// Without a link that leads to the address nothing is asked, so nothing can have failed to answer.
+#[test]
+fn a_port_whose_address_no_link_leads_to_is_not_said_to_be_silent() {
+    need_go!(go, "ip", "nft", "iptables", "iptables-nft-save");
+    let half = HalfRemoved::new(go, "10.213.55.0/24", chains_of_an_earlier_version);
+    half.node.host.ip("link set br1 down");
+    let why = of_rules(&half, 6)["why"].to_string();
+    assert!(
+        why.contains("which no interface that was read has, and no link with a carrier leads there"),
+        "{why}"
+    );
+}
+
+/// The kernel asks no neighbour whose entry was written by hand.
+#[test]
+fn a_port_whose_address_can_not_be_asked_is_left_alone() {
+    need_go!(go, "ip", "nft", "ip6tables", "ip6tables-nft-save");
+    let half = HalfRemoved::new(go, "fd00:213:55::/64", chains_of_an_earlier_version);
+    half.node.host.ip(&format!("neigh add {} lladdr 02:00:00:00:00:09 dev br1 nud permanent", half.address));
+    let doubt = of_rules(&half, 6)["doubt"].to_string();
+    let told = "which no interface that was read has; whether something answers there can't be asked";
+    assert!(doubt.contains(told), "{doubt}");
+}
+
 /// A virtual machine in a pod can have an address that no interface has.
 #[test]
 fn a_port_whose_address_answers_stays() {

@@ -151,6 +151,15 @@ fn doctor_says_what_it_could_not_repair() {
     assert_eq!(outcome.status, 7, "{}", outcome.describe());
     assert!(outcome.text().contains("no plugin \"bandwidth\" in CNI_PATH"), "{}", outcome.describe());
     assert!(outcome.text().contains("1 could not be repaired"), "{}", outcome.describe());
+    // The command that tells more looks at the same leases.
+    let data = dir.to_str().unwrap();
+    let gc = ["gc", "doc", "--gone", "--grace", "0", "--data-dir", data];
+    let outcome = node.cnimble(&empty, &gc).run();
+    let hint = format!(
+        "`cnimble doctor --cache-dir {} --data-dir {data} --grace 0` names a remedy for each of the node",
+        node.cache().display()
+    );
+    assert!(outcome.status == 7 && outcome.stderr.contains(&hint), "{}", outcome.describe());
     // Once the plugins exist, the entry is removed, too.
     assert_eq!(kinds(&findings(&node.doctor(&["--repair"]), 0)), ["cache-entry repaired one"]);
 }

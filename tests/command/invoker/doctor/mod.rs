@@ -10,6 +10,7 @@ mod strangers;
 mod unseen;
 mod vlan_in_vm;
 mod warned;
+mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};

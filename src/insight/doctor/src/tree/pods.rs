@@ -64,7 +64,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> PlacedPod {
                 }
             }
             Err(err) if err.is_missing() && !Path::new(&path).exists() => {
-                pod.problem = Some("its namespace is gone".to_owned());
+                pod.problem = Some("its namespace is not there".to_owned());
                 pod.state = InterfaceState::NoNamespace;
             }
             Err(err) if err.is(nix::errno::Errno::ENODEV) => {
@@ -73,7 +73,7 @@ fn of_entry(entry: &Entry, links: &[Link]) -> PlacedPod {
             }
             Err(err) => pod.problem = Some(err.to_string()),
         },
-        None => pod.problem = Some("the cache doesn't know its namespace".to_owned()),
+        None => pod.problem = Some("its record names no namespace".to_owned()),
     }
     let tag = owner.tag();
     if host_index.is_none() {
@@ -146,7 +146,9 @@ fn of_alias<'n>(
             above = inside.parent(links).map(|link| link.index);
             inside.fill(&mut pod);
         }
-        None => pod.problem = Some("the cache doesn't know it, nor where its namespace is".to_owned()),
+        None => {
+            pod.problem = Some("no record that was read is of it, and its namespace was not found".to_owned())
+        }
     }
     Some(PlacedPod {
         owner: TaggedOwner { owner, tag: tag(link).to_owned() },

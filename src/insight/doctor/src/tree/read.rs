@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use cnimble_cni::NetworkList;
+use cnimble_cni::{NetworkList, Owner};
+use cnimble_liveness::cache_entries::owner_of;
 use cnimble_netlink::link::{Filter, Link};
 use cnimble_netlink::nft::Nft;
 use cnimble_netlink::{self as netlink, Netlink};
@@ -115,8 +116,11 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
         }
         network.pods.entry(master).or_default().push(one.pod);
     }
-    let strays = rules.iter().zip(&used).filter(|(_, used)| !**used).map(|(rule, _)| stray(rule));
-    tree.strays = strays.collect::<BTreeSet<_>>().into_iter().collect();
+    let strays: Vec<&OwnedRule> =
+        rules.iter().zip(&used).filter(|(_, used)| !**used).map(|(rule, _)| rule).collect();
+    if !strays.is_empty() {
+        tree.strays = lasting_strays(&strays, &mut nft, sources.caches);
+    }
     for (id, problem) in sources.notes.problems.iter().filter(|(id, _)| !noted.contains(id.as_str())) {
         let name = sources.notes.names.get(id).map_or(id.get(..13).unwrap_or(id), String::as_str);
         tree.problems.push(format!("{name}: {problem}"));
@@ -125,6 +129,25 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
         tree.networks.push(network.build(name, &mut host, &policies, &mut tree.problems));
     }
     Ok(tree)
+}
+
+/// Looks at rules without a pod once more, and returns the texts about those that still have none. A DEL that ended, or an
+/// ADD that began, between the reads of the rules and of the records leaves out a pod or its record. A rule or record that
+/// can't be read now changes nothing.
+fn lasting_strays(strays: &[&OwnedRule], nft: &mut Nft, caches: &[Cache]) -> Vec<String> {
+    let now = listing::list(nft).ok();
+    let entries = caches.iter().flat_map(|cache| cache.list_with_unread().unwrap_or_default().0);
+    let owners: Vec<Owner> = entries.map(|entry| owner_of(&entry)).collect();
+    let lasting = strays.iter().filter(|stray| {
+        let is_there = now.as_ref().is_none_or(|rules| rules.iter().any(|rule| is_same(rule, stray)));
+        is_there && !owners.iter().any(|owner| stray.owner.is(owner, &owner.tag()))
+    });
+    lasting.map(|rule| stray(rule)).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Returns whether two lists have the same rule.
+fn is_same(rule: &OwnedRule, other: &OwnedRule) -> bool {
+    stray(rule) == stray(other)
 }
 
 /// Returns the text about a rule without a pod.

@@ -44,13 +44,12 @@ pub fn svg(tree: &Tree) -> String {
         sheet.text(MARGIN, y + LINE, "", "no usable networks");
         y += 2 * LINE;
     }
-    for line in tree
-        .strays
-        .iter()
-        .map(|line| format!("rule of no pod on record: {line}"))
-        .chain(tree.problems.clone())
-    {
-        sheet.text(MARGIN, y + LINE, "bad", &line);
+    let strays =
+        tree.strays.iter().map(|line| ("bad", format!("rule of no pod on a record that was read: {line}")));
+    let problems = tree.problems.iter().map(|line| ("bad", line.clone()));
+    let not_checked = tree.not_checked.iter().map(|line| ("dim", format!("not checked: {line}")));
+    for (class, line) in strays.chain(problems).chain(not_checked) {
+        sheet.text(MARGIN, y + LINE, class, &line);
         y += LINE;
     }
     let (width, height) = (sheet.right + MARGIN, y + MARGIN);

@@ -66,7 +66,7 @@ pub fn text(tree: &Tree, look: TextStyle) -> String {
         draw(&node_of_network(network, look), "", "", look, &mut out);
     }
     if tree.networks.is_empty() {
-        out.push_str("no usable networks; `cnimble networks` lists the faults of files\n");
+        out.push_str("no usable networks\n");
     }
     for (heading, lines) in [
         (look.bad("rules of no pod on a record that was read"), &tree.strays),
@@ -134,7 +134,8 @@ fn node_of_place(place: &PodGroup, look: TextStyle) -> Node {
         Node { line, details: rows(pod, look), ..Node::default() }
     });
     let others = place.others.iter().map(|link| {
-        let line = format!("{:width$}    {}", label::named(link), look.dim("no pod on record"));
+        let line =
+            format!("{:width$}    {}", label::named(link), look.dim("no pod on a record that was read"));
         Node { line, ..Node::default() }
     });
     Node { line: words.join("  "), children: pods.chain(others).collect(), ..Node::default() }

@@ -169,6 +169,11 @@ pub(super) fn decode_v1(bytes: &[u8]) -> Result<Entry, String> {
     })
 }
 
+/// Returns whether these are the bytes of a bare result of a libcni before 0.8.
+pub(super) fn is_bare_result(bytes: &[u8]) -> bool {
+    legacy(bytes, Key { network: "", container_id: "", ifname: "" }).is_some()
+}
+
 /// Reads the bare result of a libcni before 0.8. Returns `None` if it doesn't look like a result. Its values are
 /// checked when they are used.
 fn legacy(bytes: &[u8], key: Key<'_>) -> Option<Entry> {

@@ -215,6 +215,20 @@ impl Cache {
         Ok(broken)
     }
 
+    /// Returns the bare results of a libcni before 0.8. Such a file doesn't name its attachment, so [`Cache::list`] leaves
+    /// it out.
+    ///
+    /// # Errors
+    /// Fails if the directory exists and can't be listed.
+    #[doc(hidden)]
+    pub fn bare_results(&self) -> Result<Vec<PathBuf>, CacheError> {
+        let mut paths = self.paths(&self.results(), |name| !name.starts_with(b"."))?;
+        paths.retain(|path| {
+            files::read(path, LIMIT, Links::Refuse).is_ok_and(|bytes| entry::is_bare_result(&bytes))
+        });
+        Ok(paths)
+    }
+
     /// Returns the files that are being written. Those of a killed process stay until they are removed.
     ///
     /// # Errors
