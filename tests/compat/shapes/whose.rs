@@ -100,7 +100,10 @@ fn a_lease_stays_while_its_address_is_on_an_interface_that_cant_be_told() {
         done_to(&host, DEEDS[3].1, veth(&result));
         pod.ip("link set eth0 address 02:00:00:00:be:ef");
         for _ in 0..2 {
-            let err = net.del(&attachment, Some(&result)).error();
+            let outcome = net.del(&attachment, Some(&result));
+            let told = format!("nothing shows that eth0 in {} is what was added; left alone", pod.path());
+            assert!(outcome.stderr.contains(&told), "{kind}: {}", outcome.describe());
+            let err = outcome.error();
             assert_eq!(err.code, 102, "{kind}: {err:?}");
             assert!(err.msg.contains("is in use by another interface eth0"), "{kind}: {err:?}");
         }

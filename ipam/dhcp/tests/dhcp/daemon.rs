@@ -162,7 +162,7 @@ fn leases_of_another_boot_and_invalid_files_are_void() {
     std::fs::write(&file, record.to_string()).unwrap();
     std::fs::write(file.with_file_name("README"), "not ours").unwrap();
     let err = network.check(&attachment, &result).error();
-    assert!(err.code == 103 && err.all().contains("no lease"), "{err:?}");
+    assert!(err.code == 103 && err.all().contains("the daemon knows no lease for"), "{err:?}");
     assert_eq!(leases(&host), [file.with_file_name("README")]);
     network.deleted(&attachment, None);
 }

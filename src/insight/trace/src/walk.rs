@@ -199,3 +199,20 @@ pub(crate) fn down_links(net: &mut Netlink) -> Result<String, Error> {
         names => format!(", and {} are down", names.join(" and ")),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bridge or a bond without a working port has neither another end nor a cable.
+    #[test]
+    fn only_a_link_with_another_end_or_a_cable_is_said_to_have_one() {
+        let fault = |kind: &str| {
+            let link = Link { name: "l0".to_owned(), kind: kind.into(), up: true, ..Link::default() };
+            link_fault(&link).unwrap()
+        };
+        assert_eq!(fault("bridge"), "l0 is up and has no carrier");
+        assert_eq!(fault("veth"), "l0 is up and has no carrier: its other end is down");
+        assert_eq!(fault(""), "l0 is up and has no carrier: its other end is down, or no cable is in it");
+    }
+}

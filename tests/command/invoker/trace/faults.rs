@@ -185,6 +185,35 @@ const FAULTS: &[Fault] = &[
 
 const MORE: &[Fault] = &[
     Fault {
+        name: "no route of the pod, behind a rule with a condition that is not judged",
+        at: At::Pod,
+        make: "ip rule add ipproto tcp lookup 1000; ip route del default",
+        undo: "ip rule del ipproto tcp lookup 1000; ip route add default via 10.214.1.1",
+        to: FAR,
+        station: "out web route:",
+        says: "the pod's routes refuse 192.0.2.1: ",
+    },
+    Fault {
+        name: "no route of the host, behind a rule with a condition that is not judged",
+        at: At::Host,
+        make: "ip rule add ipproto tcp lookup 1000; ip route del default",
+        undo: "ip rule del ipproto tcp lookup 1000; ip route add default via 10.7.0.1",
+        to: FAR,
+        station: "out host route:",
+        says: "the host refuses it: ",
+    },
+    Fault {
+        name: "no route back to the pod, behind a rule with a condition that is not judged",
+        at: At::Host,
+        make: "ip rule add ipproto tcp lookup 1000; ip route del default; ip route del 10.214.1.0/24 dev br0",
+        undo: "ip rule del ipproto tcp lookup 1000; \
+               ip route add 10.214.1.0/24 dev br0 proto kernel scope link src 10.214.1.1; \
+               ip route add default via 10.7.0.1",
+        to: GATEWAY,
+        station: "back host route:",
+        says: "the host refuses it: ",
+    },
+    Fault {
         name: "an unreachable route",
         at: At::Host,
         make: "ip route add unreachable 192.0.2.0/24",
