@@ -147,7 +147,8 @@ fn of_alias<'n>(
             inside.fill(&mut pod);
         }
         None => {
-            pod.problem = Some("no record that was read is of it, and its namespace was not found".to_owned())
+            pod.problem =
+                Some("no record that was read is of it, and its namespace was not found".to_owned());
         }
     }
     Some(PlacedPod {
