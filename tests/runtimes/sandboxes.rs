@@ -221,6 +221,8 @@ fn what_the_runtime_lists_is_valid_in_whatever_state() {
     let found = document(&node, "doctor --cri", 6);
     let expected = pairs(&[("sandbox-lease", "shop/web-0"), ("sandbox-lease", "shop/web-1")]);
     assert_eq!(kinds(&found), expected, "{found:#}");
+    let remedy = "the kubelet stops it, or `cnimble cri down` with the same --socket does";
+    assert_eq!(found["findings"][0]["remedy"], remedy);
     // If the runtime doesn't answer, nothing is removed.
     let refused = cnimble(&node, "gc pods --cri /run/there-is-none.sock --grace 0 --yes");
     assert_eq!(refused.status, 4, "{}", refused.describe());
@@ -230,6 +232,94 @@ fn what_the_runtime_lists_is_valid_in_whatever_state() {
         shop.cri.stop_and_remove(shop.id(number));
     }
     assert!(!shop.lease(0).exists());
+}
+
+/// Runs the doctor without the right of root to read any file, and returns what was not checked.
+fn not_checked_without_rights(node: &Node) -> String {
+    let wrapper = "setpriv --bounding-set -dac_override,-dac_read_search";
+    let outcome = node.run(&format!("{wrapper} {} doctor --cri --json", command().display()));
+    let document: Value =
+        serde_json::from_str(&outcome.text()).unwrap_or_else(|_| panic!("{}", outcome.describe()));
+    document["notChecked"].to_string()
+}
+
+/// What could not be read is no reason to delete a pod.
+#[test]
+fn what_could_not_be_read_of_a_sandbox_is_named_and_no_fault() {
+    need_runtime!("containerd", "ctr", "runc", "sha256sum", "jq", "setpriv");
+    let node = crate::node();
+    let shop = Shop::open(&node, 5);
+    let lease = |number: usize| format!("{LEASES}/{}", shop.ip(number));
+    let entry = |number: usize| format!("/var/lib/cni/results/pods-{}-eth0", shop.id(number));
+    // A bare result, which a DEL goes by, and a lease that is no file.
+    node.sh(&format!("jq -c .result {0} >/tmp/bare && cat /tmp/bare >{0}; rm /tmp/bare", entry(0)));
+    node.sh(&format!("rm {0}; mkdir {0}", lease(1)));
+    // A record of another interface alone. The runtime's address is on eth0.
+    let netns = shop.pods[2].netns.as_ref().unwrap();
+    let inside = node.netns(netns.to_str().unwrap());
+    inside.ip("link add net1 type veth peer name far1");
+    let other = format!("/var/lib/cni/results/pods-{}-net1", shop.id(2));
+    let mac = inside.link("net1")["address"].as_str().unwrap().to_owned();
+    node.sh(&format!(
+        "jq -c '.ifName = \"net1\" | .result.interfaces[-1] |= (.name = \"net1\" | .mac = \"{mac}\")' {} >{}; rm {}",
+        entry(2),
+        other,
+        entry(2)
+    ));
+    // A namespace that is there, behind a directory that may not be searched.
+    node.sh("mkdir -m 700 /run/locked; touch /run/locked/ghost; unshare --net=/run/locked/ghost true");
+    let args = "--args 'IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=ghost'";
+    let added = cnimble(&node, &format!("add pods /run/locked/ghost {args} --container-id ghost"));
+    assert_eq!(added.status, 0, "{}", added.describe());
+    node.sh("touch -d '1 hour ago' /var/lib/cni/results/*; chown 1000 /run/locked");
+    let outcome = cnimble(&node, "doctor --cri --json");
+    let found: Value = serde_json::from_str(&outcome.text()).unwrap();
+    let told = found["findings"].as_array().unwrap().iter();
+    let told: Vec<&str> = told.map(|of| of["kind"].as_str().unwrap()).collect();
+    for kind in ["sandbox-address", "sandbox-without-entry", "sandbox-without-lease"] {
+        assert!(!told.contains(&kind), "{found:#}");
+    }
+    let not_checked = found["notChecked"].to_string();
+    for part in [
+        "pod shop/web-0: its record is a bare result of libcni before 0.8".to_owned(),
+        format!("pod shop/web-1: the lease file of {} can't be read", shop.ip(1)),
+    ] {
+        assert!(not_checked.contains(&part), "{part}: {found:#}");
+    }
+    let not_checked = not_checked_without_rights(&node);
+    let part = "whether eth0 of ghost still has its namespace: ";
+    assert!(not_checked.contains(part), "{not_checked}");
+    // A record that can't be read may be of any sandbox.
+    node.sh(&format!("chown 1000 {0}; chmod 600 {0}", entry(3)));
+    let not_checked = not_checked_without_rights(&node);
+    let part =
+        "pod shop/web-3: no result cache that was read has its ADD, and some records could not be read";
+    assert!(not_checked.contains(part), "{not_checked}");
+    node.sh(&format!("chown 0 /run/locked {}", entry(3)));
+    // This sandbox is Ready, and its namespace is not at the path that the runtime tells.
+    node.sh(&format!("umount -l {0}; rm {0}", shop.pods[4].netns.as_ref().unwrap().display()));
+    let outcome = cnimble(&node, "doctor --cri");
+    let path = shop.pods[4].netns.as_ref().unwrap().display();
+    let why = format!("the sandbox is Ready, and its namespace {path} is not there");
+    assert!(outcome.status == 6 && outcome.text().contains(&why), "{}", outcome.describe());
+    // No option removes an entry whose configuration can't be used, so `--yes` promises nothing.
+    let unusable = r#"{"kind": "cniCacheV1", "containerId": "stale", "ifName": "eth0", "networkName": "pods",
+        "netns": "/run/netns/none", "config": "ew=="}"#;
+    let file = node.path("/var/lib/cni/results/pods-stale-eth0");
+    std::fs::write(&file, unusable).unwrap();
+    node.sh("touch -d '1 hour ago' /var/lib/cni/results/pods-stale-eth0");
+    let told = cnimble(&node, "gc pods --cri --grace 0").text();
+    assert!(
+        told.contains("1 found, and nothing repaired: --yes cleans up 0, no option repairs 1; "),
+        "{told}"
+    );
+    std::fs::remove_file(file).unwrap();
+    cnimble(&node, "del pods --container-id ghost").success();
+    node.sh("umount /run/locked/ghost");
+    node.sh(&format!("rm -r {}", lease(1)));
+    for pod in &shop.pods {
+        shop.cri.stop_and_remove(&pod.sandbox.id);
+    }
 }
 
 /// A pod without a sandbox is told if its entry is in a cache of the runtime. Another cache can be that of `cnimble run`.
