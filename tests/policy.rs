@@ -8,6 +8,8 @@ mod folders;
 mod pages;
 #[path = "policy/prose.rs"]
 mod prose;
+#[path = "policy/sentences.rs"]
+mod sentences;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
