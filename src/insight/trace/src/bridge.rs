@@ -59,6 +59,7 @@ impl Walk<'_> {
                 self.check_between(&host_end, &other, &bridge, vlan)?;
                 Ok(Crossed::Pod(Box::new(other)))
             }
+            None if self.report_lost_address(departure.next_hop)? => Ok(Crossed::Outside(bridge.name)),
             None => {
                 let text = format!(
                     "{} belongs neither to the host nor to a pod on record: it is behind {}, or nowhere",
@@ -223,6 +224,21 @@ impl Walk<'_> {
             return Ok(true);
         }
         Ok(link.kind == "veth" && self.host_link(lower)?.master == Some(bridge.index))
+    }
+
+    /// Reports a recorded pod none of whose interfaces has its address. A virtual machine behind the interface may have
+    /// it, so only a missing answer shows that this is a fault. Returns whether there is such a pod.
+    pub(crate) fn report_lost_address(&mut self, ip: IpAddr) -> Step<bool> {
+        let Ok(pod) = self.records.find_address(ip) else { return Ok(false) };
+        if PodEnd::with_address(&mut self.host, &pod, ip)?.is_some() {
+            return Ok(false);
+        }
+        let text = format!("{ip} is on record for {}, and no interface of it has the address", pod.name);
+        let mut station = Station::new(self.way, &pod.name, "address", Verdict::Unknown, text)
+            .remedy(format!("nsenter --net={} ip address", pod.netns.display()));
+        station.explains_silence = true;
+        self.stations.push(station);
+        Ok(true)
     }
 
     /// Returns the recorded pod with this address if it is on this bridge, otherwise `None`.

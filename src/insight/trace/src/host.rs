@@ -248,8 +248,12 @@ impl Walk<'_> {
         };
         self.check_neighbour(&link, next_hop)?;
         self.check_host_link(&link)?;
-        if let Some(end) = &pod {
-            self.report_detour(&link, end, flow)?;
+        match &pod {
+            Some(end) => self.report_detour(&link, end, flow)?,
+            None if next_hop == flow.to => {
+                self.report_lost_address(flow.to)?;
+            }
+            None => {}
         }
         Ok(Receiver::Outside(link))
     }

@@ -185,7 +185,7 @@ impl Walk<'_> {
                 Ok(())
             }
             Ok(_) => {
-                let text = format!("{} is no address of the pod any more", flow.to);
+                let text = format!("{} is no address of the pod", flow.to);
                 let remedy = format!("nsenter --net={} ip address show dev {link}", end.netns.display());
                 Err(self.stops_until(&name, "address", text, remedy))
             }
@@ -210,12 +210,17 @@ impl Walk<'_> {
         let link = &end.link.name;
         Ok(match (cause, flow.from) {
             (Cause::Dropped(text), _) => text,
-            (Cause::Routed, Some(from)) if err.is(Errno::EINVAL) => format!(
+            (Cause::Routed, Some(from)) if matches!(err.errno, Errno::EINVAL | Errno::EXDEV) => format!(
                 "the pod takes nothing from {from} by {link}: its own route there is another one (rp_filter), or {from} \
                  is its own address"
             ),
-            (Cause::Unclear, _) => format!("the pod takes nothing for {} by {link}: {err}", flow.to),
-            _ => format!("{} is no address of the pod any more", flow.to),
+            // No route takes it, or one that would forward it, as a pod does not.
+            (Cause::NoRoute | Cause::Routed, _)
+                if matches!(err.errno, Errno::ENETUNREACH | Errno::EHOSTUNREACH) =>
+            {
+                format!("{} is no address of the pod", flow.to)
+            }
+            _ => format!("the pod takes nothing for {} by {link}: {err}", flow.to),
         })
     }
 }

@@ -63,6 +63,29 @@ fn faults_of_ways() -> Vec<Fault> {
                 "of ip raw PREROUTING keeps it from connection tracking",
             )
         },
+        Fault {
+            from: "third",
+            to: "db",
+            client: "10.214.1.3",
+            ..fault(
+                "a pod of the other network has lost its address",
+                plain(),
+                "nsenter --net=DB_NS ip address del 10.214.1.3/24 dev eth0",
+                "out db address:",
+                "10.214.1.3 is on record for db, and no interface of it has the address",
+            )
+        },
+        Fault {
+            to: "10.214.1.3",
+            client: "10.214.1.3",
+            ..fault(
+                "the other pod has lost its address",
+                plain(),
+                "nsenter --net=DB_NS ip address del 10.214.1.3/24 dev eth0",
+                "out db address:",
+                "10.214.1.3 is on record for db, and no interface of it has the address",
+            )
+        },
         fault(
             "an IPsec policy drops",
             plain(),
