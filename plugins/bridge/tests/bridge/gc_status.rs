@@ -65,7 +65,9 @@ fn gc_keeps_the_lease_of_a_pair_whose_alias_was_overwritten() {
     let veth = |number: usize| three.pods[number].2["interfaces"][1]["name"].as_str().unwrap();
     host.ip(&format!("link set {} alias uplink-of-alice", veth(1)));
     let held = |id: &str| leases(&host.data_dir()).iter().filter(|line| line.contains(id)).count();
-    three.net.gc(Some(three.valid(&[0]))).success();
+    let outcome = three.net.gc(Some(three.valid(&[0]))).success();
+    let told = "stays: its veth is there, with an alias that names no attachment";
+    assert!(outcome.stderr.contains(told), "{}", outcome.describe());
     assert!(three.works(0));
     assert!(!host.links().contains(&veth(2).to_owned()), "a pair whose alias names it is removed");
     // The pod still uses its addresses.
