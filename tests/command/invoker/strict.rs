@@ -548,7 +548,9 @@ fn the_name_of_a_file_here_is_told_to_be_written_as_a_path() {
         );
     }
     let outcome = strict(&node, &["no-such-file.conflist"]);
-    assert!(outcome.stderr.contains("`cnimble networks` lists them"), "{}", outcome.stderr);
+    let list =
+        format!("`cnimble networks --conf-dir {}` lists them", node.host.dir().join("net.d").display());
+    assert!(outcome.stderr.contains(&list), "{}", outcome.stderr);
 }
 
 #[test]
