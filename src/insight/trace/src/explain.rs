@@ -36,14 +36,10 @@ pub(crate) fn refusal(net: &mut Netlink, packet: &Packet, input: Option<&str>) -
 fn vrf_table(net: &mut Netlink, packet: &Packet) -> Result<Option<u32>, Error> {
     let Some(index) = packet.input.or(packet.output) else { return Ok(None) };
     let link = net.link_at(index)?;
-    let vrf = match link.master {
-        Some(master) if link.kind != "vrf" => net.link_at(master)?,
-        _ => link,
-    };
-    Ok(match vrf.settings {
-        Some(Kind::Vrf(Vrf { table })) => Some(table),
-        _ => None,
-    })
+    match link.settings {
+        Some(Kind::Vrf(Vrf { table })) => Ok(Some(table)),
+        _ => net.vrf_table(&link),
+    }
 }
 
 /// `vrf` is the table of the VRF that the packet meets.

@@ -37,12 +37,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cnimble_liveness::named::{NamedPod, Records};
+use cnimble_netlink::raw::Transport;
 use cnimble_netlink::{Error, NetNs, Netlink};
 use serde::Serialize;
 
 use bridge::Crossed;
 use host::{Exit, Receiver};
-use probe::Origin;
+use probe::{Evidence, Origin};
+use station::Tap;
 use walk::{HOST, Halt, Step, Walk};
 
 pub use flow::{Flow, Protocol, Target};
@@ -50,6 +52,8 @@ pub use station::{Outcome, Station, Verdict, Way};
 
 /// How long to wait for an answer that a look does not expect.
 const CONFIRMATION: Duration = Duration::from_millis(500);
+/// How long to wait at least for a packet of a host outside. A person has to make that host send one.
+const REAL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The way of one packet.
 #[derive(Debug, Clone, Serialize)]
@@ -153,17 +157,10 @@ pub fn probe(
     let patience = if trace.outcome == Outcome::Stopped { patience.min(CONFIRMATION) } else { patience };
     let evidence = match probe::send(origin, &flow, (from, transport), taps.clone(), patience) {
         Err(err) if matches!(origin, Origin::Link(_)) => {
-            let seconds = probe::REAL_PATIENCE.max(patience).as_secs();
-            let text = format!("no packet from outside could be made, which takes Linux 5.12 ({err})");
-            log::warn!("{text}: waiting {seconds} s for one of {from} to {}", receiver_text(&flow));
-            match probe::await_real(&flow, (from, transport), taps, patience)? {
-                Some(evidence) => evidence,
+            match await_real(&flow, (from, transport), taps, patience, &err)? {
+                Ok(evidence) => evidence,
                 // The look is returned, with a station that says what is missing.
-                None => {
-                    let text = format!(
-                        "{text}, and within {seconds} s none of {from} to {} came: have it send one meanwhile",
-                        receiver_text(&flow)
-                    );
+                Err(text) => {
                     trace.stations.push(Station::new(Way::Out, HOST, "probe", Verdict::Unknown, text));
                     trace.outcome = station::outcome(&trace.stations);
                     return Ok(trace);
@@ -184,12 +181,27 @@ pub fn probe(
     Ok(trace)
 }
 
-/// Returns the receiver with its port, if it has one.
-fn receiver_text(flow: &Flow) -> String {
-    match flow.to_port {
-        0 => flow.to.to_string(),
-        port => format!("{} port {port}/{}", flow.to, flow.protocol),
-    }
+/// Waits for a packet that the sender outside sends itself, because none could be made in its place for the reason `why`.
+/// Tells the user of the wait. Returns the text about both failures if none comes.
+fn await_real(
+    flow: &Flow,
+    (from, transport): (IpAddr, Transport),
+    taps: Vec<Tap>,
+    patience: Duration,
+    why: &Error,
+) -> Result<Result<Evidence, String>, Error> {
+    let limit = REAL_PATIENCE.max(patience);
+    let seconds = limit.as_secs();
+    let packet = match flow.to_port {
+        0 => format!("{from} to {}", flow.to),
+        port => format!("{from} to {} port {port}/{}", flow.to, flow.protocol),
+    };
+    let text = format!("no packet from outside could be made, which takes Linux 5.12 ({why})");
+    log::warn!("{text}: waiting {seconds} s for one of {packet}");
+    let found = probe::await_real(flow, (from, transport), taps, limit, patience)?;
+    Ok(found.ok_or_else(|| {
+        format!("{text}, and within {seconds} s none of {packet} came: have it send one meanwhile")
+    }))
 }
 
 /// Returns whether the pod is in the host's own network namespace.

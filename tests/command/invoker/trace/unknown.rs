@@ -47,6 +47,11 @@ fn what_ipvs_does_with_a_packet_is_not_followed() {
     // Nothing listens here, and the refusal comes back.
     let probed = site.trace(&["web", "10.96.0.1:80"]);
     assert_eq!(probed.status, 0, "{}", probed.describe());
+    // An address that another link has as well is the node's own.
+    host.ip("address add 10.96.0.1/32 dev lo");
+    let own = site.trace(&["web", "10.96.0.1:80", "--no-probe"]);
+    assert_eq!(stations(&own, "unknown"), [] as [String; 0], "{}", own.describe());
+    host.ip("address del 10.96.0.1/32 dev lo");
     host.shell(
         "nft 'table inet own { chain in { type filter hook input priority 0; ip daddr 10.96.0.1 drop; }; }'",
     );

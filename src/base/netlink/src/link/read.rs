@@ -7,6 +7,7 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkIn
 use nix::errno::Errno;
 
 use crate::link::bad_name;
+use crate::link::kind::{Kind, Vrf};
 use crate::link::port::read_port;
 use crate::link::{Filter, Link, Mac};
 use crate::request::encode;
@@ -76,6 +77,18 @@ impl Netlink {
     /// Fails with ENODEV if there is no such link.
     pub fn link_at(&mut self, index: u32) -> Result<Link> {
         self.get_link_at(index, read)
+    }
+
+    /// Returns the routing table of the VRF of which the link is a port, or `None` if it is in none.
+    ///
+    /// # Errors
+    /// Fails with ENODEV if the VRF has gone.
+    pub fn vrf_table(&mut self, link: &Link) -> Result<Option<u32>> {
+        let Some(master) = link.master else { return Ok(None) };
+        match self.link_at(master)?.settings {
+            Some(Kind::Vrf(Vrf { table })) => Ok(Some(table)),
+            _ => Ok(None),
+        }
     }
 
     /// Asks for the link at `index`, and returns what `read` finds in the answer.

@@ -6,7 +6,6 @@ use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 
 use cnimble_cni::{CniResult, Error, Interface};
-use cnimble_netlink::kind::Kind;
 use cnimble_netlink::link::{self, Change, Link};
 use cnimble_netlink::{IfPresent as _, NetNs, Netlink, Request, addr, route};
 
@@ -246,7 +245,7 @@ pub fn routes(
     wanted: &[route::NewRoute],
     place: &str,
 ) -> Result<(), Error> {
-    let own = own_table(netlink, link)?;
+    let own = netlink.vrf_table(link)?;
     let mut tables: Vec<Option<u32>> = wanted.iter().map(|route| route.table.or(own)).collect();
     tables.sort_unstable();
     tables.dedup();
@@ -263,14 +262,5 @@ pub fn routes(
             let via = then.via.map(|via| format!(" via {via}")).unwrap_or_default();
             Err(Error::check(format!("route {}{via} is missing {place}", then.dst)))
         }
-    }
-}
-
-/// Returns the table of the link's VRF, if the link is a port of one.
-fn own_table(netlink: &mut Netlink, link: &Link) -> Result<Option<u32>, Error> {
-    let Some(master) = link.master else { return Ok(None) };
-    match netlink.link_at(master)?.settings {
-        Some(Kind::Vrf(vrf)) => Ok(Some(vrf.table)),
-        _ => Ok(None),
     }
 }

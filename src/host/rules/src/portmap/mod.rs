@@ -284,6 +284,11 @@ pub fn links_of_services() -> Result<BTreeSet<u32>, Error> {
     Ok(nftables::services::links()?)
 }
 
+/// Returns whether a link of this name has addresses of Services (`kube-ipvs0`, `kube-dummy-if`).
+pub fn is_link_of_services(name: &str) -> bool {
+    nftables::services::LINKS.contains(&name)
+}
+
 /// Removes all port mappings of the owner, also those in the form of the Go plugins. `forward` saves a listing and may
 /// be missing or outdated. If a step fails, the others are tried before the error is returned.
 pub fn remove(nft: &mut Nft, owner: &Owner, forward: Option<&Forward>) -> Result<(), Error> {

@@ -34,7 +34,7 @@ use super::station::Tap;
 use inject::Injector;
 pub(crate) use join::join;
 use packet::{Probe, Sighting};
-pub(crate) use real::{REAL_PATIENCE, await_real};
+pub(crate) use real::await_real;
 
 /// The time after which the probe is sent again. The first one may be lost while the kernel asks for a neighbour.
 const AGAIN: Duration = Duration::from_millis(1000);

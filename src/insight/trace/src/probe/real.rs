@@ -14,8 +14,6 @@ use super::{AT_ONCE, Evidence, LONGEST, Watched, ready, record_packet, wait, wat
 use crate::flow::Flow;
 use crate::station::Tap;
 
-/// How long a packet is waited for at least. A person has to make the other host send one.
-pub(crate) const REAL_PATIENCE: Duration = Duration::from_secs(30);
 /// How many packets of each link are kept until the awaited one has come. It may be read later than its own successors
 /// on other links.
 const KEPT: usize = 256;
@@ -23,8 +21,8 @@ const KEPT: usize = 256;
 /// The latest packets of one link.
 type Kept = VecDeque<(Direction, Vec<u8>)>;
 
-/// Waits until the sender's first packet of a connection arrives at the first of the links, and then at most `patience`
-/// for its answer. Returns `None` if none has come after [`REAL_PATIENCE`].
+/// Waits at most `limit` until the sender's first packet of a connection arrives at the first of the links, and then at
+/// most `patience` for its answer. Returns `None` if no packet has come.
 ///
 /// # Errors
 /// Fails if a namespace can't be entered.
@@ -32,6 +30,7 @@ pub(crate) fn await_real(
     flow: &Flow,
     (from, transport): (IpAddr, Transport),
     taps: Vec<Tap>,
+    limit: Duration,
     patience: Duration,
 ) -> Result<Option<Evidence>, Error> {
     let pattern = match transport {
@@ -45,7 +44,7 @@ pub(crate) fn await_real(
     let Some(uplink) = watched.first_mut() else { return Ok(None) };
     uplink.to_sender = Some(Direction::Sent);
     let mut kept: Vec<Kept> = watched.iter().map(|_| Kept::new()).collect();
-    let deadline = Instant::now() + REAL_PATIENCE.max(patience);
+    let deadline = Instant::now() + limit;
     let found = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -25,7 +25,7 @@ use crate::retry::{OVERTAKEN, retry};
 const SETS: [&str; 2] = ["portmap-services4", "portmap-services6"];
 
 /// The links on which kube-proxy in IPVS mode, and kube-router, put the addresses of Services.
-const LINKS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
+pub(in crate::portmap) const LINKS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 
 /// Additions and deletions in one batch: with their errors they stay far below the socket's buffers.
 const CHUNK: usize = 200;
