@@ -53,7 +53,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nix::sys::stat::{Mode, umask};
 use serde_json::Value;
 
-use cnimble_os::shell::quoted;
+use cnimble_os::shell;
 use cnimble_runtime::locks::{self as locks, Locks};
 use cnimble_runtime::{Cache, ConfDir, DEFAULT_CACHE_DIR, DEFAULT_CNI_PATH, DEFAULT_CONF_DIR, Invoker};
 
@@ -157,7 +157,7 @@ impl Session {
 /// Returns the option of the cache on the command line, behind a space, or nothing.
 fn cache_option(global: &Global) -> String {
     let dir = global.cache_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty());
-    dir.map(|dir| format!(" --cache-dir {}", quoted(&dir.to_string_lossy()))).unwrap_or_default()
+    dir.map(|dir| shell::option("--cache-dir", dir.as_os_str())).unwrap_or_default()
 }
 
 /// Returns the options of the other directories on the command line, each behind a space and quoted for a shell. A value
@@ -172,7 +172,7 @@ fn directories(global: &Global) -> String {
     for (option, given, variable) in options {
         let Some(value) = given.filter(|value| !value.is_empty()) else { continue };
         if std::env::var_os(variable).is_none_or(|of_variable| of_variable != value) {
-            text += &format!(" {option} {}", quoted(&value.to_string_lossy()));
+            text += &shell::option(option, value);
         }
     }
     text

@@ -8,7 +8,7 @@ use serde_json::json;
 use cnimble_cni::{self as cni, Attachment, NetworkList, Version};
 use cnimble_doctor::Reach;
 use cnimble_liveness::{DEFAULT_GRACE, data_dirs};
-use cnimble_os::shell::quoted;
+use cnimble_os::shell;
 use cnimble_runtime::{ConfError, load_file};
 
 use super::args::{Gc, Valid};
@@ -158,7 +158,7 @@ async fn gone(session: &Session, given: &Gc, network: &NetworkList, what: &str) 
         let report = failed.fold(report, |report, why| report.row("why", why));
         let mut options = session.directories.clone();
         for dir in &given.data_dir {
-            options += &format!(" --data-dir {}", quoted(&dir.to_string_lossy()));
+            options += &shell::option("--data-dir", dir.as_os_str());
         }
         if given.grace != DEFAULT_GRACE.as_secs() {
             options += &format!(" --grace {}", given.grace);

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use cnimble_cni as cni;
-use cnimble_os::shell::quoted;
+use cnimble_os::shell;
 use cnimble_runtime::locks::LockError;
 use cnimble_runtime::{
     ConfError, DEFAULT_CNI_PATH, DEFAULT_CONF_DIR, Error, Failure, Failures, PluginError, Verb,
@@ -311,13 +311,9 @@ fn names_permission(text: &str) -> bool {
     ["(os error 13)", "(os error 1)", "EACCES", "EPERM"].iter().any(|word| text.contains(word))
 }
 
-/// Returns an option of a directory, behind a space and quoted for a shell, or nothing for the usual one.
+/// Returns an option of a directory ([`shell::option`]), or nothing for the usual one.
 fn option(name: &str, dir: &Path, usual: &str) -> String {
-    if dir == Path::new(usual) {
-        String::new()
-    } else {
-        format!(" {name} {}", quoted(&dir.to_string_lossy()))
-    }
+    if dir == Path::new(usual) { String::new() } else { shell::option(name, dir.as_os_str()) }
 }
 
 /// Returns the hint for a plugin's failure, or `None` if there is nothing to advise. What another maker's plugin means by a
@@ -328,8 +324,7 @@ fn hint(next: &Next<'_>, plugin: &str, verb: Verb, cause: &PluginError) -> Optio
     let is_del = verb == Verb::Del;
     let Next { del, directories } = next;
     // Leases of removed pods can fill a range.
-    let full =
-        || format!("`cnimble doctor{directories}` lists leases of removed pods, and --repair frees them");
+    let full = format!("`cnimble doctor{directories}` lists leases of removed pods, and --repair frees them");
     let text = match cause {
         PluginError::Missing { dirs, .. } => {
             let path = std::env::join_paths(dirs).unwrap_or_default();
@@ -355,11 +350,11 @@ fn hint(next: &Next<'_>, plugin: &str, verb: Verb, cause: &PluginError) -> Optio
         }
         PluginError::Refused { error, .. } => match error.code.0 {
             11 => "the plugin asks to try again later".to_owned(),
-            101 if is_reference && verb == Verb::Add => full(),
+            101 if is_reference && verb == Verb::Add => full,
             _ if !nix::unistd::geteuid().is_root() => "run it as root".to_owned(),
             103 if is_reference => format!("`{del}`, and add it again"),
             // The Go plugin has no separate code for a full range. This match only chooses a hint.
-            _ if verb == Verb::Add && error.msg.contains("no IP addresses available") => full(),
+            _ if verb == Verb::Add && error.msg.contains("no IP addresses available") => full,
             4 if is_del && is_reference => {
                 "a repetition with the same arguments fails in the same way".to_owned()
             }

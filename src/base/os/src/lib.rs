@@ -6,7 +6,7 @@
 //! | [`files`] | reads untrusted files, and writes files whole or not at all |
 //! | [`privileges`] | drops capabilities, and new privileges of started programs |
 //! | [`dbus`] | calls methods on the system bus |
-//! | [`shell`] | quotes words of commands that messages suggest |
+//! | [`shell`] | quotes options of commands that messages suggest |
 
 #![warn(missing_docs)]
 

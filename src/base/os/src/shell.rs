@@ -1,7 +1,14 @@
 //! Words of shell commands that messages suggest.
 
+use std::ffi::OsStr;
+
+/// Returns an option with its value, behind a space and quoted for a shell.
+pub fn option(name: &str, value: &OsStr) -> String {
+    format!(" {name} {}", quoted(&value.to_string_lossy()))
+}
+
 /// Returns a word as a shell reads it, in single quotes if it has a special character.
-pub fn quoted(word: &str) -> String {
+fn quoted(word: &str) -> String {
     if word.chars().all(|of| of.is_ascii_alphanumeric() || "/._-+:@%=".contains(of)) {
         word.to_owned()
     } else {
@@ -11,7 +18,12 @@ pub fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::{option, quoted};
+
+    #[test]
+    fn an_option_begins_with_a_space() {
+        assert_eq!(option("--cache-dir", "/my dir".as_ref()), " --cache-dir '/my dir'");
+    }
 
     #[test]
     fn a_word_with_special_characters_is_quoted() {

@@ -15,7 +15,7 @@ use cnimble_liveness::node::Node;
 use cnimble_liveness::runtime::{Detail, Runtime, Sandbox};
 use cnimble_liveness::{DEFAULT_PODS_CACHE_DIR, inside, young};
 use cnimble_netlink::{NetNs, Netlink};
-use cnimble_os::shell::quoted;
+use cnimble_os::shell;
 use cnimble_runtime::{Cache, DEFAULT_CACHE_DIR, Entry};
 
 use super::attachments::{Compared, REPLACE};
@@ -68,7 +68,10 @@ pub(super) async fn compare(doctor: &Doctor<'_>, node: &Node) -> Result<Compared
 /// Does the same as [`compare`] with one examination, which can meet a sandbox while the runtime changes it.
 pub(super) fn compare_once(doctor: &Doctor<'_>, node: &Node) -> Result<Compared, Error> {
     match doctor.evidence.runtime.as_deref() {
-        Some(runtime) => SandboxExamination { doctor, node, runtime }.compare(),
+        Some(runtime) => {
+            let bare_results = cache_entries::bare_results(doctor)?;
+            SandboxExamination { doctor, node, runtime, bare_results }.compare()
+        }
         None => Ok(Compared::default()),
     }
 }
@@ -78,6 +81,8 @@ struct SandboxExamination<'a> {
     doctor: &'a Doctor<'a>,
     node: &'a Node,
     runtime: &'a dyn Runtime,
+    /// The bare results in the caches.
+    bare_results: Vec<PathBuf>,
 }
 
 impl SandboxExamination<'_> {
@@ -180,8 +185,8 @@ impl SandboxExamination<'_> {
     /// Returns whether the name of a bare result has the sandbox's ID. A DEL goes by such a record.
     fn has_bare_result(&self, id: &str) -> bool {
         let part = format!("-{id}-");
-        let bare = cache_entries::bare_results(self.doctor).unwrap_or_default();
-        bare.iter().any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(&part)))
+        let mut names = self.bare_results.iter().filter_map(|path| path.file_name());
+        names.any(|name| name.to_string_lossy().contains(&part))
     }
 
     /// Returns whether the sandbox has a lease of this address.
@@ -300,7 +305,7 @@ pub(super) fn del_command(doctor: &Doctor<'_>, known: &JudgedEntry) -> String {
         command += &format!(" -i {ifname}");
     }
     if known.cache != Path::new(DEFAULT_CACHE_DIR) {
-        command += &format!(" --cache-dir {}", quoted(&known.cache.to_string_lossy()));
+        command += &shell::option("--cache-dir", known.cache.as_os_str());
     }
     command + doctor.options
 }

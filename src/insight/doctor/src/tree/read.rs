@@ -135,19 +135,17 @@ pub fn read(sources: &Sources<'_>) -> Result<Tree, TreeError> {
 /// ADD that began, between the reads of the rules and of the records leaves out a pod or its record. A rule or record that
 /// can't be read now changes nothing.
 fn lasting_strays(strays: &[&OwnedRule], nft: &mut Nft, caches: &[Cache]) -> Vec<String> {
-    let now = listing::list(nft).ok();
     let entries = caches.iter().flat_map(|cache| cache.list_with_unread().unwrap_or_default().0);
-    let owners: Vec<Owner> = entries.map(|entry| owner_of(&entry)).collect();
-    let lasting = strays.iter().filter(|stray| {
-        let is_there = now.as_ref().is_none_or(|rules| rules.iter().any(|rule| is_same(rule, stray)));
-        is_there && !owners.iter().any(|owner| stray.owner.is(owner, &owner.tag()))
-    });
-    lasting.map(|rule| stray(rule)).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// Returns whether two lists have the same rule.
-fn is_same(rule: &OwnedRule, other: &OwnedRule) -> bool {
-    stray(rule) == stray(other)
+    let owners: Vec<(Owner, String)> =
+        entries.map(|entry| owner_of(&entry)).map(|owner| (owner.clone(), owner.tag())).collect();
+    let without_record =
+        strays.iter().filter(|rule| !owners.iter().any(|(owner, tag)| rule.owner.is(owner, tag)));
+    let mut lasting: BTreeSet<String> = without_record.map(|rule| stray(rule)).collect();
+    if let Ok(rules) = listing::list(nft) {
+        let now: BTreeSet<String> = rules.iter().map(stray).collect();
+        lasting.retain(|text| now.contains(text));
+    }
+    lasting.into_iter().collect()
 }
 
 /// Returns the text about a rule without a pod.
